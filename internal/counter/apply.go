@@ -1,0 +1,268 @@
+package counter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"driftless/internal/checkpoint"
+	"driftless/internal/stream"
+)
+
+const (
+	// maxTail bounds the tail that a checkpoint lists. Beyond it a reconciler waits for the next checkpoint.
+	maxTail = 2000
+	// maxApart is how many documents of one transaction may refuse their increment before that is no longer a few bad
+	// documents but a wrong configuration.
+	maxApart = 1000
+)
+
+// Applier applies the batches of one lane. It is used by one goroutine at a time.
+type Applier struct {
+	client      *mongo.Client
+	checkpoints *checkpoint.Store
+	states      *States
+	definitions []*Definition // in the order of the pipeline that the batches come from
+	all         []*Definition // of the source, broken ones included
+	maxEvents   int
+	size        int // events in the next transaction: halved by conflicts, doubled by success
+	observer    Observer
+}
+
+// Observer is told what an applier does.
+type Observer interface {
+	// Applied follows a committed transaction.
+	Applied(Applied)
+	// Retried follows a failed attempt at operation that will be made again.
+	Retried(operation string, err error)
+}
+
+// Applied is one committed transaction.
+type Applied struct {
+	Folded
+	Apart    []Apart
+	At       checkpoint.Checkpoint
+	Duration time.Duration
+}
+
+// Apart is a delta that its document could not take, set apart with the server's reason.
+type Apart struct {
+	Delta  *Delta
+	Code   int
+	Reason string
+}
+
+// NewApplier applies batches whose contributions are those of definitions, in transactions of at most maxEvents
+// events. A missing image concerns every counter in all.
+func NewApplier(client *mongo.Client, checkpoints *checkpoint.Store, states *States, definitions, all []*Definition,
+	maxEvents int, observer Observer,
+) *Applier {
+	return &Applier{
+		client: client, checkpoints: checkpoints, states: states, definitions: definitions, all: all,
+		maxEvents: maxEvents, size: maxEvents, observer: observer,
+	}
+}
+
+// Apply applies a batch in as many transactions as it takes and returns the checkpoint it got to, also with an error.
+// checkpoint.ErrFenced: another owner was faster. stream.ErrCollectionChanged: all before that event is applied.
+func (a *Applier) Apply(ctx context.Context, at checkpoint.Checkpoint, batch stream.Batch) (checkpoint.Checkpoint, error) {
+	events := batch.Events
+	for first := true; first || len(events) > 0; first = false {
+		if err := ctx.Err(); err != nil {
+			return at, err
+		}
+		n := min(a.size, len(events))
+		token := batch.Token
+		if n < len(events) {
+			token = events[n-1].Token
+		}
+		p, err := a.piece(at, events[:n], token)
+		if err != nil {
+			return at, err
+		}
+		err = a.commit(ctx, p)
+		if errors.Is(err, errConflict) {
+			a.size = max(1, n/2)
+			continue
+		}
+		if err != nil {
+			return at, err
+		}
+		at, events, a.size = p.to, events[n:], min(2*a.size, a.maxEvents)
+		if p.folded.Ended != nil {
+			return at, fmt.Errorf("%w: %s", stream.ErrCollectionChanged, p.folded.Ended.Operation)
+		}
+	}
+	return at, nil
+}
+
+// piece is the content of one transaction. Its checkpoint's batch id names exactly this content.
+type piece struct {
+	from, to checkpoint.Checkpoint
+	events   []stream.Event
+	folded   Folded
+	apart    []Apart
+	probed   bool // every document has been tried apart from the others
+}
+
+func (a *Applier) piece(from checkpoint.Checkpoint, events []stream.Event, token bson.Raw) (*piece, error) {
+	folded, err := Fold(a.definitions, events)
+	if err != nil {
+		return nil, err
+	}
+	if folded.Ended != nil {
+		// What ends the stream is not passed: the token stays on the last event before it.
+		events = events[:folded.Events]
+		token = from.Token
+		if len(events) > 0 {
+			token = events[len(events)-1].Token
+		}
+	}
+	p := &piece{from: from, to: from, events: events, folded: folded}
+	if token == nil { // ended before the first event of all
+		p.to.Seq, p.to.Batch = from.Seq+1, bson.NewObjectID()
+		return p, nil
+	}
+	if p.to, err = from.Next(token); err != nil {
+		return nil, err
+	}
+	return p, a.addTail(p)
+}
+
+// addTail lists in p's checkpoint the deltas at the cluster time of its token, those set apart left out.
+func (a *Applier) addTail(p *piece) error {
+	group, err := p.lastGroup(a.definitions)
+	if err != nil {
+		return err
+	}
+	tail := checkpoint.Tail{}
+	if p.to.Position == p.from.Position {
+		tail = p.from.Tail
+	}
+	apart := make(map[string]bool, len(p.apart))
+	for _, x := range p.apart {
+		apart[keyID(x.Delta.Counter, x.Delta.Key)] = true
+	}
+	if tail.TooLarge || len(tail.Deltas)+len(group) > maxTail {
+		p.to.Tail = checkpoint.Tail{TooLarge: true}
+		return nil
+	}
+	deltas := append([]checkpoint.Delta(nil), tail.Deltas...)
+	for i := range group {
+		d := &group[i]
+		if d.N != 0 && (len(apart) == 0 || !apart[keyID(d.Counter, d.Key)]) {
+			deltas = append(deltas, checkpoint.Delta{Counter: d.Counter.Name, Key: d.Key, Delta: d.N})
+		}
+	}
+	p.to.Tail = checkpoint.Tail{Deltas: deltas}
+	return nil
+}
+
+// lastGroup folds the events that share the cluster time of the piece's token.
+func (p *piece) lastGroup(definitions []*Definition) ([]Delta, error) {
+	switch first := stream.LastGroup(p.events, p.to.Token); first {
+	case len(p.events):
+		return nil, nil
+	case 0:
+		return p.folded.Deltas, nil
+	default:
+		folded, err := Fold(definitions, p.events[first:])
+		return folded.Deltas, err
+	}
+}
+
+// write fills the transaction in ctx. An error of one document comes back as *documentError.
+func (a *Applier) write(ctx context.Context, p *piece) error {
+	if err := a.checkpoints.Advance(ctx, p.from, p.to); err != nil {
+		return err
+	}
+	for _, group := range groupByTarget(p) {
+		if err := a.increments(ctx, group, p.to.Batch); err != nil {
+			return err
+		}
+	}
+	if err := a.marks(ctx, p); err != nil {
+		return err
+	}
+	if len(p.folded.Missing) == 0 {
+		return nil
+	}
+	for _, d := range a.all {
+		if err := a.states.Mark(ctx, d, ReasonMissingImage); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// marks writes into the state database what the counter documents cannot carry.
+func (a *Applier) marks(ctx context.Context, p *piece) error {
+	var touched, letters []mongo.WriteModel
+	for i := range p.folded.Deltas {
+		if d := &p.folded.Deltas[i]; !d.Counter.Target.Upsert {
+			touched = append(touched, touch(d.Counter, d.Key, p.to.Batch))
+		}
+	}
+	for _, x := range p.apart {
+		touched = append(touched, touch(x.Delta.Counter, x.Delta.Key, p.to.Batch))
+		letters = append(letters, deadLetter(x, p.from.Lane))
+	}
+	for collection, models := range map[string][]mongo.WriteModel{TouchedCollection: touched, DeadLettersCollection: letters} {
+		if len(models) == 0 {
+			continue
+		}
+		if _, err := a.states.db.Collection(collection).BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false)); err != nil {
+			return fmt.Errorf("write %s: %w", collection, err)
+		}
+	}
+	return nil
+}
+
+// increments sends the updates of one target collection.
+func (a *Applier) increments(ctx context.Context, deltas []*Delta, stamp bson.ObjectID) error {
+	models := make([]mongo.WriteModel, len(deltas))
+	for i, d := range deltas {
+		models[i] = increment(d, stamp)
+	}
+	target := deltas[0].Counter.Target
+	_, err := database(a.client, target.Database).Collection(target.Collection).
+		BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
+	if err == nil {
+		return nil
+	}
+	if bad := documentFault(err, deltas); bad != nil {
+		return bad
+	}
+	return fmt.Errorf("increment %s.%s: %w", target.Database, target.Collection, err)
+}
+
+// groupByTarget lists the deltas that are written, by target collection, without those set apart.
+func groupByTarget(p *piece) [][]*Delta {
+	type collection struct{ database, name string }
+	apart := make(map[*Delta]bool, len(p.apart))
+	for _, x := range p.apart {
+		apart[x.Delta] = true
+	}
+	index := map[collection]int{}
+	var groups [][]*Delta
+	for i := range p.folded.Deltas {
+		d := &p.folded.Deltas[i]
+		if apart[d] || marksOnly(d) {
+			continue
+		}
+		at := collection{d.Counter.Target.Database, d.Counter.Target.Collection}
+		n, ok := index[at]
+		if !ok {
+			n = len(groups)
+			index[at] = n
+			groups = append(groups, nil)
+		}
+		groups[n] = append(groups[n], d)
+	}
+	return groups
+}

@@ -1,0 +1,79 @@
+// Package counter knows what a count means: which rows add what to which key, as expressions that the server evaluates
+// for events and recounts alike (I3), and how deltas reach the counter documents.
+package counter
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"driftless/internal/config"
+)
+
+// Definition is a declared counter with the hash that tells it from an earlier declaration of the same name.
+type Definition struct {
+	config.Counter
+	// Hash covers everything that changes what is counted or where it is kept. A counter is judged only by a
+	// reconciler whose hash is the one that the lane applies.
+	Hash string
+}
+
+// Define completes a declared counter.
+func Define(c config.Counter) (*Definition, error) {
+	countIf := any(nil)
+	if !c.CountIf.IsZero() {
+		countIf = c.CountIf
+	}
+	raw, err := bson.Marshal(bson.D{
+		{Key: "name", Value: c.Name}, {Key: "source", Value: c.Source},
+		{Key: "rows", Value: bson.A{c.Rows.Database, c.Rows.Collection}},
+		{Key: "key", Value: c.Key}, {Key: "soft_delete", Value: c.SoftDelete},
+		{Key: "count_if", Value: countIf}, {Key: "sum", Value: c.Sum},
+		{Key: "target", Value: bson.A{
+			c.Target.Database, c.Target.Collection, c.Target.Base, c.Target.Live, c.Target.Total, c.Target.Upsert,
+		}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode counter %s: %w", c.Name, err)
+	}
+	sum := sha256.Sum256(raw)
+	return &Definition{Counter: c, Hash: hex.EncodeToString(sum[:8])}, nil
+}
+
+// DefineAll completes the declared counters of one source, or of all sources when source is empty.
+func DefineAll(cs []config.Counter, source string) ([]*Definition, error) {
+	var ds []*Definition
+	for _, c := range cs {
+		if source != "" && c.Source != source {
+			continue
+		}
+		d, err := Define(c)
+		if err != nil {
+			return nil, err
+		}
+		ds = append(ds, d)
+	}
+	return ds, nil
+}
+
+// Own returns the path of one of our own fields of this counter in its documents.
+func (d *Definition) Own(field string) string { return "driftless." + d.Name + "." + field }
+
+// TotalPath is the path of base + live as one field.
+func (d *Definition) TotalPath() string {
+	if d.Target.Total != "" {
+		return d.Target.Total
+	}
+	return d.Own("total")
+}
+
+// Our own fields in a counter document, under driftless.<counter>.
+const (
+	FieldTotal   = "total"   // base + live, unless it has a name of the user's
+	FieldTouched = "touched" // true since the last reconcile that saw it; under a partial index
+	FieldStamp   = "stamp"   // batch id of the last touch; unindexed
+	FieldRepair  = "repair"  // id of the last repair: the guard of the next
+	FieldDrifted = "drifted" // true when the last repair found it wrong
+)

@@ -1,0 +1,97 @@
+package counter
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// Document is what one counter has in its counter document, zero values where there is none.
+type Document struct {
+	Key               bson.RawValue
+	Exists            bool
+	Base, Live, Total int64
+	HasTotal          bool          // total is there, so it bears witness
+	Touched           bool          // marked in the document
+	Stamp             bson.ObjectID // of the last touch, zero for none
+	Repair            bson.ObjectID // of the last repair, zero for none
+	Drifted           bool          // the last repair found it wrong
+	Bad               string        // why the document cannot be judged: a field of another type
+}
+
+// Documents reads the counter documents that the selection names, by canonical key.
+func (d *Definition) Documents(ctx context.Context, client *mongo.Client, which Selection) (map[string]Document, error) {
+	projection := bson.D{
+		{Key: d.Target.Base, Value: 1}, {Key: d.Target.Live, Value: 1},
+		{Key: d.Own(FieldTouched), Value: 1}, {Key: d.Own(FieldStamp), Value: 1}, {Key: d.Own(FieldRepair), Value: 1}, {Key: d.Own(FieldDrifted), Value: 1},
+		{Key: d.TotalPath(), Value: 1},
+	}
+	cursor, err := d.targets(client).Find(ctx, which.On("_id"),
+		options.Find().SetProjection(projection).SetCollation(simple).SetBatchSize(batchDocuments))
+	if err != nil {
+		return nil, fmt.Errorf("read counters of %s: %w", d.Name, err)
+	}
+	defer cursor.Close(ctx)
+	found := map[string]Document{}
+	for cursor.Next(ctx) {
+		raw := append(bson.Raw(nil), cursor.Current...)
+		document := d.document(raw)
+		found[Canonical(document.Key)] = document
+	}
+	if err := cursor.Err(); err != nil {
+		return nil, fmt.Errorf("read counters of %s: %w", d.Name, err)
+	}
+	return found, nil
+}
+
+// batchDocuments is how many documents one answer of the server may hold; 16 MiB bound it as well.
+const batchDocuments = 10000
+
+// targets is the collection of counter documents, always read on the primary: beside its checkpoint.
+func (d *Definition) targets(client *mongo.Client) *mongo.Collection {
+	return database(client, d.Target.Database).Collection(d.Target.Collection)
+}
+
+// rows is the collection of rows, read where the connection string says.
+func (d *Definition) rows(client *mongo.Client) *mongo.Collection {
+	return client.Database(d.Rows.Database).Collection(d.Rows.Collection)
+}
+
+func (d *Definition) document(raw bson.Raw) Document {
+	doc := Document{Key: raw.Lookup("_id"), Exists: true}
+	doc.Base, _ = doc.count(raw, d.Target.Base)
+	doc.Live, _ = doc.count(raw, d.Target.Live)
+	doc.Total, doc.HasTotal = doc.count(raw, d.TotalPath())
+	doc.Touched, _ = lookup(raw, d.Own(FieldTouched)).BooleanOK()
+	doc.Stamp, _ = lookup(raw, d.Own(FieldStamp)).ObjectIDOK()
+	doc.Repair, _ = lookup(raw, d.Own(FieldRepair)).ObjectIDOK()
+	doc.Drifted, _ = lookup(raw, d.Own(FieldDrifted)).BooleanOK()
+	return doc
+}
+
+// count reads an integer field. A missing one is 0; one of another type sets the document apart, since $inc would keep
+// a double, and refuses the rest.
+func (doc *Document) count(raw bson.Raw, path string) (n int64, present bool) {
+	v := lookup(raw, path)
+	switch v.Type {
+	case 0:
+		return 0, false
+	case bson.TypeInt32, bson.TypeInt64:
+		return v.AsInt64(), true
+	default:
+		doc.Bad = fmt.Sprintf("field %s is of type %s, not an integer", path, v.Type)
+		return 0, false
+	}
+}
+
+func lookup(raw bson.Raw, path string) bson.RawValue {
+	v, err := raw.LookupErr(strings.Split(path, ".")...)
+	if err != nil {
+		return bson.RawValue{}
+	}
+	return v
+}

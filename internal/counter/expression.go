@@ -1,0 +1,174 @@
+package counter
+
+import (
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// rowVariable stands for $$ROOT where an expression is bound to an image inside an event: the one variable that
+// rebinding CURRENT does not move.
+const rowVariable = "driftlessRow"
+
+// keyTypes are the types of a usable key: all that an _id can have. A sub-document is looked into apart, since a field
+// that begins with $ cannot stand in an _id. Missing, null, undefined, an array and a regular expression are no keys.
+var keyTypes = bson.A{
+	"objectId", "string", "int", "long", "double", "decimal", "binData", "date", "bool", "timestamp", "symbol",
+	"javascript", "javascriptWithScope", "dbPointer", "minKey", "maxKey",
+}
+
+func op(name string, args ...any) bson.D { return bson.D{{Key: name, Value: bson.A(args)}} }
+
+func one(name string, arg any) bson.D { return bson.D{{Key: name, Value: arg}} }
+
+// usableKey is true where key, an expression, names a counter document.
+func usableKey(key any) bson.D {
+	dollarField := op("$eq", op("$substrBytes", "$$this.k", 0, 1), one("$literal", "$"))
+	plainDocument := op("$and",
+		op("$eq", one("$type", key), "object"),
+		op("$not", one("$anyElementTrue", bson.A{bson.D{{Key: "$map", Value: bson.D{
+			{Key: "input", Value: one("$objectToArray", key)},
+			{Key: "in", Value: dollarField},
+		}}}})))
+	return op("$or", op("$in", one("$type", key), keyTypes), plainDocument)
+}
+
+// weight is what a row adds to its counter: 0 when it does not count.
+func (d *Definition) weight() bson.D {
+	conditions := bson.A{usableKey("$" + d.Key)}
+	if d.SoftDelete != "" {
+		// Null counts as not deleted; an index cannot tell it from missing, so the covered plan must not either.
+		conditions = append(conditions, op("$in", one("$type", "$"+d.SoftDelete), bson.A{"missing", "null", "undefined"}))
+	}
+	if !d.CountIf.IsZero() {
+		conditions = append(conditions, d.CountIf)
+	}
+	return op("$cond", bson.D{{Key: "$and", Value: conditions}}, d.unit(), int64(0))
+}
+
+// unit is the weight of a row that counts.
+func (d *Definition) unit() any {
+	if d.Sum == "" {
+		return int64(1)
+	}
+	field := "$" + d.Sum
+	converted := one("$convert", bson.D{
+		{Key: "input", Value: field}, {Key: "to", Value: "long"},
+		{Key: "onError", Value: int64(0)}, {Key: "onNull", Value: int64(0)},
+	})
+	return op("$cond", one("$isNumber", field), converted, int64(0))
+}
+
+// contribution is {k: key, w: weight} of a row, or null when it does not count. A weight of 1 is left out.
+func (d *Definition) contribution() bson.D {
+	if d.Sum == "" {
+		return op("$cond", d.weight(), bson.D{{Key: "k", Value: "$" + d.Key}}, nil)
+	}
+	return one("$let", bson.D{
+		{Key: "vars", Value: bson.D{{Key: "driftlessWeight", Value: d.weight()}}},
+		{Key: "in", Value: op("$cond", op("$eq", "$$driftlessWeight", int64(0)), nil,
+			bson.D{{Key: "k", Value: "$" + d.Key}, {Key: "w", Value: "$$driftlessWeight"}})},
+	})
+}
+
+// bound evaluates an expression over a row on the image at path instead, and gives null where there is no image.
+func bound(expression any, path string) (bson.D, error) {
+	rewritten, err := rewriteRoot(expression)
+	if err != nil {
+		return nil, err
+	}
+	return op("$cond",
+		op("$eq", one("$type", path), "object"),
+		one("$let", bson.D{
+			{Key: "vars", Value: bson.D{{Key: "CURRENT", Value: path}, {Key: rowVariable, Value: path}}},
+			{Key: "in", Value: rewritten},
+		}),
+		nil), nil
+}
+
+// rewriteRoot replaces $$ROOT by the variable that bound binds. Text under $literal stays.
+func rewriteRoot(expression any) (any, error) {
+	raw, err := bson.Marshal(bson.D{{Key: "e", Value: expression}})
+	if err != nil {
+		return nil, fmt.Errorf("encode expression: %w", err)
+	}
+	var decoded bson.D
+	if err := bson.Unmarshal(raw, &decoded); err != nil {
+		return nil, fmt.Errorf("decode expression: %w", err)
+	}
+	return replaceRoot(decoded[0].Value), nil
+}
+
+func replaceRoot(v any) any {
+	switch v := v.(type) {
+	case string:
+		if v == "$$ROOT" || strings.HasPrefix(v, "$$ROOT.") {
+			return "$$" + rowVariable + strings.TrimPrefix(v, "$$ROOT")
+		}
+	case bson.A:
+		for i := range v {
+			v[i] = replaceRoot(v[i])
+		}
+	case bson.D:
+		for i := range v {
+			if v[i].Key != "$literal" {
+				v[i].Value = replaceRoot(v[i].Value)
+			}
+		}
+	}
+	return v
+}
+
+// Fields of a projected event. Contributions of the i-th counter are b<i>, before, and a<i>, after; special stands for
+// all that is not a row with its images.
+const (
+	fieldSpecial  = "s"
+	fieldWallTime = "t"
+)
+
+// Pipeline returns the stages that turn a change event into the contributions of its two images to every counter of
+// ds and drop all that does not matter: the row itself never leaves the server, and an edit of a field that no counter
+// looks at is no event at all.
+func Pipeline(ds []*Definition) (bson.A, error) {
+	project := bson.D{{Key: fieldWallTime, Value: "$wallTime"}, {Key: fieldSpecial, Value: specialEvent()}}
+	relevant := bson.A{op("$ne", one("$type", "$"+fieldSpecial), "missing")}
+	for i, d := range ds {
+		before, err := bound(d.contribution(), "$fullDocumentBeforeChange")
+		if err != nil {
+			return nil, fmt.Errorf("counter %s: %w", d.Name, err)
+		}
+		after, err := bound(d.contribution(), "$fullDocument")
+		if err != nil {
+			return nil, fmt.Errorf("counter %s: %w", d.Name, err)
+		}
+		b, a := fmt.Sprintf("b%d", i), fmt.Sprintf("a%d", i)
+		project = append(project, bson.E{Key: b, Value: before}, bson.E{Key: a, Value: after})
+		relevant = append(relevant, op("$ne", "$"+b, "$"+a))
+	}
+	return bson.A{one("$project", project), one("$match", one("$expr", bson.D{{Key: "$or", Value: relevant}}))}, nil
+}
+
+// specialEvent is missing for an insert, update, replace or delete that carries the images it needs, and describes
+// anything else: an image that is not there, or an event that is not about a row.
+func specialEvent() bson.D {
+	image := func(path string) bson.D { return op("$eq", one("$type", path), "object") }
+	before, after := image("$fullDocumentBeforeChange"), image("$fullDocument")
+	return bson.D{{Key: "$switch", Value: bson.D{
+		{Key: "branches", Value: bson.A{
+			branch(op("$eq", "$operationType", "insert"), op("$cond", after, "$$REMOVE", specialFields())),
+			branch(op("$in", "$operationType", bson.A{"update", "replace"}),
+				op("$cond", op("$and", before, after), "$$REMOVE", specialFields())),
+			branch(op("$eq", "$operationType", "delete"), op("$cond", before, "$$REMOVE", specialFields())),
+		}},
+		{Key: "default", Value: specialFields()},
+	}}}
+}
+
+func branch(condition, then any) bson.D {
+	return bson.D{{Key: "case", Value: condition}, {Key: "then", Value: then}}
+}
+
+func specialFields() bson.D {
+	return bson.D{{Key: "op", Value: "$operationType"}, {Key: "row", Value: "$documentKey._id"}}
+}

@@ -1,0 +1,38 @@
+package counter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// Snapshot runs read with a context in which every read of any collection sees the database as of one cluster time: at,
+// or the latest that a majority has when at is zero.
+func Snapshot(ctx context.Context, client *mongo.Client, at bson.Timestamp, read func(context.Context) error) error {
+	opts := options.Session().SetSnapshot(true)
+	if !at.IsZero() {
+		opts.SetSnapshotTime(at)
+	}
+	session, err := client.StartSession(opts)
+	if err != nil {
+		return fmt.Errorf("start snapshot session: %w", err)
+	}
+	defer session.EndSession(context.WithoutCancel(ctx))
+	return read(mongo.NewSessionContext(ctx, session))
+}
+
+// IsSnapshotGone reports whether the server no longer keeps the snapshot that was asked for: by default it keeps 300
+// seconds. SnapshotTooOld, SnapshotUnavailable.
+func IsSnapshotGone(err error) bool { return hasCode(err, 239, 246) }
+
+func hasCode(err error, codes ...int) bool {
+	var server mongo.ServerError
+	return errors.As(err, &server) && slices.ContainsFunc(server.ErrorCodes(), func(code int) bool {
+		return slices.Contains(codes, code)
+	})
+}

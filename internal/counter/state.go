@@ -1,0 +1,184 @@
+package counter
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// Collections of the state database that counters keep.
+const (
+	StatesCollection      = "counters"
+	TouchedCollection     = "touched"
+	DeadLettersCollection = "dead_letters"
+	GapsCollection        = "gaps"
+)
+
+// States of a counter.
+const (
+	Rebasing = "rebasing" // not right until a full recount
+	Active   = "active"
+)
+
+// Reasons of a recount.
+const (
+	ReasonNew          = "new"           // never counted, or counted by nobody for a while
+	ReasonChanged      = "changed"       // its definition differs from the one it was counted by
+	ReasonGap          = "gap"           // events were lost
+	ReasonMissingImage = "missing_image" // an event came without the image that tells what it did
+	ReasonBroken       = "broken"        // its expression fails on the server
+)
+
+// State is what the state database knows about one counter.
+type State struct {
+	Name   string        `bson:"_id"`
+	Hash   string        `bson:"hash"`
+	State  string        `bson:"state"`
+	Reason string        `bson:"reason,omitempty"` // of the recount it waits for
+	Epoch  bson.ObjectID `bson:"epoch"`            // new with every reason for a recount
+	// VerifiedThrough is the position through which every touched key has been compared.
+	VerifiedThrough bson.Timestamp `bson:"verified_through,omitempty"`
+	UpdatedAt       time.Time      `bson:"updated_at"`
+}
+
+// Rebased reports whether what a recount changes says nothing about drift, since nobody promised the value before.
+func (s State) Rebased() bool {
+	return s.State == Rebasing && (s.Reason == ReasonNew || s.Reason == ReasonChanged || s.Reason == ReasonBroken)
+}
+
+// Gap is a stretch of history that a lane did not see.
+type Gap struct {
+	ID     bson.ObjectID  `bson:"_id"`
+	Lane   string         `bson:"lane"`
+	Reason string         `bson:"reason"`
+	From   bson.Timestamp `bson:"from"`
+	To     bson.Timestamp `bson:"to"`
+	At     time.Time      `bson:"at"`
+}
+
+// States reads and writes what the state database knows about counters. Its methods take part in the session in ctx.
+type States struct{ db *mongo.Database }
+
+// NewStates opens the states of the state database.
+func NewStates(client *mongo.Client, stateDatabase string) *States {
+	return &States{db: database(client, stateDatabase)}
+}
+
+// All returns the state of every counter ever declared, by name.
+func (s *States) All(ctx context.Context) (map[string]State, error) {
+	cursor, err := s.db.Collection(StatesCollection).Find(ctx, bson.D{})
+	if err != nil {
+		return nil, fmt.Errorf("list counter states: %w", err)
+	}
+	var all []State
+	if err := cursor.All(ctx, &all); err != nil {
+		return nil, fmt.Errorf("list counter states: %w", err)
+	}
+	byName := make(map[string]State, len(all))
+	for _, state := range all {
+		byName[state.Name] = state
+	}
+	return byName, nil
+}
+
+// Mark asks for a full recount of a counter. A counter that waits for its first one keeps that reason, since nothing
+// that the recount then changes is drift.
+func (s *States) Mark(ctx context.Context, d *Definition, reason string) error {
+	keep := op("$and",
+		op("$eq", "$state", Rebasing),
+		op("$eq", "$hash", d.Hash),
+		op("$in", "$reason", bson.A{ReasonNew, ReasonChanged}))
+	update := bson.A{one("$set", bson.D{
+		{Key: "reason", Value: op("$cond", keep, "$reason", reason)},
+		{Key: "state", Value: Rebasing}, {Key: "hash", Value: d.Hash},
+		{Key: "epoch", Value: bson.NewObjectID()}, {Key: "updated_at", Value: "$$NOW"},
+	})}
+	_, err := s.db.Collection(StatesCollection).UpdateOne(ctx, one("_id", d.Name), update, options.UpdateOne().SetUpsert(true))
+	if err != nil {
+		return fmt.Errorf("mark counter %s for a recount: %w", d.Name, err)
+	}
+	return nil
+}
+
+// Activate ends the recount that was asked for in the given epoch. It reports false when another one has been asked
+// for since.
+func (s *States) Activate(ctx context.Context, state State) (bool, error) {
+	result, err := s.db.Collection(StatesCollection).UpdateOne(ctx,
+		bson.D{{Key: "_id", Value: state.Name}, {Key: "hash", Value: state.Hash}, {Key: "epoch", Value: state.Epoch}},
+		bson.D{
+			{Key: "$set", Value: bson.D{{Key: "state", Value: Active}}},
+			{Key: "$unset", Value: bson.D{{Key: "reason", Value: ""}}},
+			{Key: "$currentDate", Value: bson.D{{Key: "updated_at", Value: true}}},
+		})
+	if err != nil {
+		return false, fmt.Errorf("end recount of counter %s: %w", state.Name, err)
+	}
+	return result.MatchedCount == 1, nil
+}
+
+// Verified records the position through which all touched keys of a counter have been compared.
+func (s *States) Verified(ctx context.Context, name string, through bson.Timestamp) error {
+	_, err := s.db.Collection(StatesCollection).UpdateOne(ctx, one("_id", name),
+		bson.D{{Key: "$max", Value: one("verified_through", through)}})
+	if err != nil {
+		return fmt.Errorf("record verification of counter %s: %w", name, err)
+	}
+	return nil
+}
+
+// RecordGap keeps a gap for good.
+func (s *States) RecordGap(ctx context.Context, gap Gap) error {
+	if _, err := s.db.Collection(GapsCollection).InsertOne(ctx, gap); err != nil {
+		return fmt.Errorf("record gap of lane %s: %w", gap.Lane, err)
+	}
+	return nil
+}
+
+// keyID names a counter and key in the state database. A key cannot stand in an _id there as it is: what the server
+// takes for one document's _id it may refuse inside another's.
+func keyID(d *Definition, key bson.RawValue) string {
+	sum := sha256.Sum256([]byte(Canonical(key)))
+	return d.Name + "/" + hex.EncodeToString(sum[:16])
+}
+
+// rawKey wraps a key so that any value, also one with $-fields, can be stored and read back.
+func rawKey(key bson.RawValue) bson.Binary {
+	return bson.Binary{Subtype: 0x80, Data: append([]byte{byte(key.Type)}, key.Value...)}
+}
+
+// readRawKey undoes rawKey.
+func readRawKey(v bson.Binary) bson.RawValue {
+	if len(v.Data) == 0 {
+		return bson.RawValue{}
+	}
+	return bson.RawValue{Type: bson.Type(v.Data[0]), Value: v.Data[1:]}
+}
+
+// touch marks a key in the state database: its document cannot carry the mark, or may not exist.
+func touch(d *Definition, key bson.RawValue, stamp bson.ObjectID) mongo.WriteModel {
+	return mongo.NewUpdateOneModel().SetFilter(one("_id", keyID(d, key))).SetUpsert(true).
+		SetUpdate(bson.D{{Key: "$set", Value: bson.D{
+			{Key: "counter", Value: d.Name}, {Key: "key", Value: rawKey(key)}, {Key: "stamp", Value: stamp},
+		}}})
+}
+
+// deadLetter records a delta that a document could not take. More of the same key add up in one record.
+func deadLetter(a Apart, lane string) mongo.WriteModel {
+	d := a.Delta
+	return mongo.NewUpdateOneModel().SetFilter(one("_id", keyID(d.Counter, d.Key))).SetUpsert(true).
+		SetUpdate(bson.D{
+			{Key: "$set", Value: bson.D{
+				{Key: "kind", Value: "increment"}, {Key: "lane", Value: lane}, {Key: "counter", Value: d.Counter.Name},
+				{Key: "key", Value: d.Key.String()}, {Key: "raw_key", Value: rawKey(d.Key)},
+				{Key: "reason", Value: a.Reason}, {Key: "code", Value: a.Code},
+			}},
+			{Key: "$inc", Value: bson.D{{Key: "delta", Value: d.N}, {Key: "times", Value: 1}}},
+			{Key: "$currentDate", Value: bson.D{{Key: "last_at", Value: true}}},
+		})
+}

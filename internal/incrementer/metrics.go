@@ -1,0 +1,183 @@
+package incrementer
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"driftless/internal/counter"
+)
+
+// Metrics are the incrementer's, registered once per process.
+type Metrics struct {
+	consumed, skipped, deadLettered, increments, batches *prometheus.CounterVec
+	retries, restarts, gaps, fences                      *prometheus.CounterVec
+	batchEvents, commitDuration, latency                 *prometheus.HistogramVec
+}
+
+// NewMetrics registers the incrementer's metrics.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	count := func(name, help string, labels ...string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		r.MustRegister(v)
+		return v
+	}
+	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
+		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"source"})
+		r.MustRegister(v)
+		return v
+	}
+	return &Metrics{
+		consumed:     count("incrementer_events_consumed_total", "Events read that concern a counter.", "source", "lane"),
+		skipped:      count("incrementer_events_skipped_total", "Events of which nothing was applied, by reason; their counters are marked for a recount.", "source", "reason"),
+		deadLettered: count("incrementer_events_dead_lettered_total", "Increments that their document could not take, set apart, by reason.", "source", "reason"),
+		increments:   count("incrementer_increments_applied_total", "Sum of the weights applied, by direction.", "counter", "op"),
+		batches:      count("incrementer_batches_committed_total", "Transactions committed, those that only move the position included.", "source"),
+		retries:      count("incrementer_retries_total", "Attempts that failed and were made again.", "operation", "reason"),
+		restarts:     count("incrementer_stream_restarts_total", "Readings of a stream that ended and were opened again, by reason.", "source", "reason"),
+		gaps:         count("incrementer_gaps_total", "Stretches of history lost; every one is recorded and recounted.", "source"),
+		fences:       count("incrementer_fenced_total", "Batches given up because another owner had moved the checkpoint.", "source"),
+		batchEvents:  histogram("incrementer_batch_events", "Events of one transaction.", prometheus.ExponentialBuckets(1, 4, 9)),
+		commitDuration: histogram("incrementer_batch_commit_duration_seconds",
+			"Time from the first attempt of a transaction to its commit.", prometheus.ExponentialBuckets(0.001, 2, 15)),
+		latency: histogram("incrementer_event_latency_seconds",
+			"Time from the oldest event of a transaction to its commit, by the clocks of both machines.", prometheus.ExponentialBuckets(0.001, 2, 18)),
+	}
+}
+
+// Lane makes every series of a lane from the start and publishes its gauges.
+func (m *Metrics) Lane(r prometheus.Registerer, source, lane string, definitions []*counter.Definition, state *State) {
+	m.consumed.WithLabelValues(source, lane)
+	for _, reason := range []string{"missing_image"} {
+		m.skipped.WithLabelValues(source, reason)
+	}
+	for _, reason := range deadLetterReasons {
+		m.deadLettered.WithLabelValues(source, reason)
+	}
+	for _, d := range definitions {
+		m.increments.WithLabelValues(d.Name, "inc")
+		m.increments.WithLabelValues(d.Name, "dec")
+	}
+	for _, v := range []*prometheus.CounterVec{m.batches, m.gaps, m.fences} {
+		v.WithLabelValues(source)
+	}
+	for _, reason := range slices.Sorted(maps.Keys(restartReasons)) {
+		m.restarts.WithLabelValues(source, reason)
+	}
+	for _, v := range []*prometheus.HistogramVec{m.batchEvents, m.commitDuration, m.latency} {
+		v.WithLabelValues(source)
+	}
+	for _, reason := range []string{"conflict", "server", "network"} {
+		m.retries.WithLabelValues("transaction", reason)
+	}
+	gauge := func(name, help string, value func() float64) {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: name, Help: help, ConstLabels: prometheus.Labels{"source": source, "lane": lane},
+		}, value))
+	}
+	gauge("incrementer_lag_seconds", "Age of the newest moment before which everything is applied.",
+		func() float64 { return state.View().Lag.Seconds() })
+	gauge("incrementer_checkpoint_timestamp_seconds", "When the checkpoint last moved, as a Unix time.",
+		func() float64 { return unix(state.View().At.UpdatedAt) })
+	gauge("incrementer_checkpoint_position_timestamp_seconds", "Cluster time through which everything is applied, as a Unix time.",
+		func() float64 { return float64(state.View().At.Position.T) })
+	gauge("incrementer_lane_owned", "1 while this instance follows the lane.", func() float64 { return number(state.View().Owned) })
+	degraded := func(reason, help string, value func(View) bool) {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "incrementer_degraded", Help: help, ConstLabels: prometheus.Labels{"source": source, "reason": reason},
+		}, func() float64 { return number(value(state.View())) }))
+	}
+	const help = "1 while a source works with less than it should, by reason."
+	degraded("broken_expression", help, func(v View) bool { return len(v.Broken) > 0 })
+	degraded("not_following", help, func(v View) bool { return !v.Owned })
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func unix(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1000
+}
+
+func (m *Metrics) fenced(source string)            { m.fences.WithLabelValues(source).Inc() }
+func (m *Metrics) gap(source string)               { m.gaps.WithLabelValues(source).Inc() }
+func (m *Metrics) restarted(source, reason string) { m.restarts.WithLabelValues(source, reason).Inc() }
+
+// Observer counts what a lane's applier does.
+type Observer struct {
+	Metrics      *Metrics
+	Source, Lane string
+	Report       func(counter.Applied) // may be nil
+}
+
+// Applied implements counter.Observer.
+func (o Observer) Applied(a counter.Applied) {
+	m := o.Metrics
+	m.batches.WithLabelValues(o.Source).Inc()
+	m.commitDuration.WithLabelValues(o.Source).Observe(a.Duration.Seconds())
+	if a.Events > 0 {
+		m.consumed.WithLabelValues(o.Source, o.Lane).Add(float64(a.Events))
+		m.batchEvents.WithLabelValues(o.Source).Observe(float64(a.Events))
+		if !a.Oldest.IsZero() {
+			m.latency.WithLabelValues(o.Source).Observe(max(0, time.Since(a.Oldest).Seconds()))
+		}
+	}
+	type sums struct{ inc, dec int64 }
+	byCounter := map[string]sums{}
+	for i := range a.Deltas {
+		d := &a.Deltas[i]
+		s := byCounter[d.Counter.Name]
+		byCounter[d.Counter.Name] = sums{s.inc + d.Inc, s.dec + d.Dec}
+	}
+	for name, s := range byCounter {
+		m.increments.WithLabelValues(name, "inc").Add(float64(s.inc))
+		m.increments.WithLabelValues(name, "dec").Add(float64(s.dec))
+	}
+	m.skipped.WithLabelValues(o.Source, "missing_image").Add(float64(len(a.Missing)))
+	for _, x := range a.Apart {
+		m.deadLettered.WithLabelValues(o.Source, deadLetterReason(x.Code)).Inc()
+	}
+	if o.Report != nil {
+		o.Report(a)
+	}
+}
+
+// deadLetterReasons are the values of the reason label.
+var deadLetterReasons = []string{"type", "validator", "duplicate", "other"}
+
+func deadLetterReason(code int) string {
+	switch code {
+	case 14: // TypeMismatch
+		return "type"
+	case 121: // DocumentValidationFailure
+		return "validator"
+	case 11000: // DuplicateKey
+		return "duplicate"
+	default:
+		return "other"
+	}
+}
+
+// Retried implements counter.Observer.
+func (o Observer) Retried(operation string, err error) {
+	reason := "network"
+	var server mongo.ServerError
+	switch {
+	case counter.IsConflict(err):
+		reason = "conflict"
+	case errors.As(err, &server):
+		reason = "server"
+	}
+	o.Metrics.retries.WithLabelValues(operation, reason).Inc()
+}

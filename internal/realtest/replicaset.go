@@ -1,0 +1,136 @@
+package realtest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+)
+
+// ReplicaSet is a replica set of several members, each a process of its own that can be killed, restarted and paused.
+type ReplicaSet struct {
+	Members []*Mongod
+	options Options
+}
+
+// StartReplicaSet starts n members with the same options and returns when one is primary and the others follow it. LogTo and
+// Standalone are not for sets.
+func StartReplicaSet(ctx context.Context, n int, options Options) (*ReplicaSet, error) {
+	options.inSet, options.Standalone, options.LogTo = true, false, ""
+	if options.Auth {
+		options.key = rand.Text()
+	}
+	set := &ReplicaSet{options: options}
+	if err := set.start(ctx, n); err != nil {
+		return nil, errors.Join(err, set.Stop())
+	}
+	return set, nil
+}
+
+func (s *ReplicaSet) start(ctx context.Context, n int) error {
+	for range n {
+		member, err := startProcessFor(ctx, s.options)
+		if err != nil {
+			return err
+		}
+		s.Members = append(s.Members, member)
+	}
+	if err := s.Members[0].initiate(ctx, s.Members); err != nil {
+		return err
+	}
+	primary, err := s.Primary(ctx)
+	if err != nil {
+		return err
+	}
+	for _, member := range s.Members {
+		if err := member.waitReady(ctx); err != nil {
+			return err
+		}
+	}
+	return primary.createRoot(ctx)
+}
+
+// URI connects to the set, with credentials if it asks for them.
+func (s *ReplicaSet) URI() string {
+	return mongoURI(s.options, "replicaSet="+replicaSetName, s.Members...)
+}
+
+// Stop ends all members and removes their data. Calling it again does nothing.
+func (s *ReplicaSet) Stop() error {
+	errs := make([]error, len(s.Members))
+	var wg sync.WaitGroup
+	for i, member := range s.Members {
+		wg.Go(func() { errs[i] = member.Stop() })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// Primary returns the member that takes writes, and waits until there is one.
+func (s *ReplicaSet) Primary(ctx context.Context) (*Mongod, error) {
+	return s.primaryOtherThan(ctx, nil)
+}
+
+// StepDown makes the primary step down for a minute and returns the one that follows it.
+func (s *ReplicaSet) StepDown(ctx context.Context) (*Mongod, error) {
+	old, err := s.Primary(ctx)
+	if err != nil {
+		return nil, err
+	}
+	err = old.admin(ctx, func(admin *mongo.Database) error {
+		return admin.RunCommand(ctx, bson.D{{Key: "replSetStepDown", Value: 60}, {Key: "secondaryCatchUpPeriodSecs", Value: 30}}).Err()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("step down: %w", err)
+	}
+	return s.primaryOtherThan(ctx, old)
+}
+
+// primaryOtherThan asks all members side by side: one that is paused does not answer, and must not keep us from the others.
+func (s *ReplicaSet) primaryOtherThan(ctx context.Context, old *Mongod) (*Mongod, error) {
+	asking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	found := make(chan *Mongod, len(s.Members))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for _, member := range s.Members {
+		if member == old {
+			continue
+		}
+		wg.Go(func() {
+			if member.waitRole(asking, func(r role) bool { return r.Writable }) == nil {
+				found <- member
+			}
+		})
+	}
+	select {
+	case primary := <-found:
+		return primary, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for a primary: %w", ctx.Err())
+	}
+}
+
+// PrivateSet starts a replica set of n members for one test, with fail points, and stops it at cleanup.
+func PrivateSet(t testing.TB, n int, o Options) *ReplicaSet {
+	t.Helper()
+	o.TestCommands = true
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	set, err := StartReplicaSet(ctx, n, o)
+	if err != nil {
+		t.Fatalf("start replica set: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := set.Stop(); err != nil {
+			t.Errorf("stop replica set: %v", err)
+		}
+	})
+	return set
+}

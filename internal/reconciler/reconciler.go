@@ -1,0 +1,91 @@
+// Package reconciler compares counters with a recount of their rows at the very position that they reflect, reports
+// the difference and repairs it.
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"driftless/internal/checkpoint"
+	"driftless/internal/config"
+	"driftless/internal/counter"
+	"driftless/internal/logkey"
+)
+
+// rowsPerRange is about how many rows a full pass counts at once.
+const rowsPerRange = 20000
+
+// Options say what one run looks at and whether it writes.
+type Options struct {
+	Counter string        // only this one; "" for all
+	Key     bson.RawValue // only this one; zero for all
+	Full    bool          // every key, not only the touched ones
+	DryRun  bool          // write nothing at all
+	Limit   int           // drifted keys to report, the largest; 0 for all
+}
+
+// Reconciler runs over the counters of one configuration.
+type Reconciler struct {
+	client      *mongo.Client
+	checkpoints *checkpoint.Store
+	states      *counter.States
+	definitions []*counter.Definition
+	settings    config.Reconciler
+	metrics     *Metrics
+	log         *slog.Logger
+}
+
+// New reconciles definitions.
+func New(client *mongo.Client, stateDatabase string, definitions []*counter.Definition, settings config.Reconciler,
+	metrics *Metrics, log *slog.Logger,
+) *Reconciler {
+	return &Reconciler{
+		client: client, checkpoints: checkpoint.NewStore(client, stateDatabase),
+		states: counter.NewStates(client, stateDatabase), definitions: definitions,
+		settings: settings, metrics: metrics, log: log,
+	}
+}
+
+// RunOnce looks at every counter that o asks for. A counter that cannot be judged is reported as skipped, with the
+// reason, and is not an error; an error means that the run broke off, and comes with what it found until then.
+func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
+	started := time.Now()
+	report := &Report{Run: bson.NewObjectID().Hex(), Counters: []*CounterReport{}}
+	var failure error
+	for _, d := range r.definitions {
+		if o.Counter != "" && o.Counter != d.Name {
+			continue
+		}
+		pass := &pass{
+			Reconciler: r, options: o, definition: d, run: report.Run, started: started,
+			report: &CounterReport{Counter: d.Name, Skipped: map[string]int64{}, Drifted: []Drifted{}, complete: true},
+		}
+		report.Counters = append(report.Counters, pass.report)
+		err := pass.look(ctx)
+		var unjudged *notJudged
+		switch {
+		case errors.As(err, &unjudged):
+			pass.report.Why = unjudged.why
+			pass.report.skip(unjudged.reason, 1)
+			r.log.Warn("counter not judged", logkey.Counter, d.Name, logkey.Reason, unjudged.why, logkey.Run, report.Run)
+		case err != nil:
+			failure = errors.Join(failure, fmt.Errorf("reconcile counter %s: %w", d.Name, err))
+			pass.report.complete = false
+		}
+		pass.conclude(ctx)
+	}
+	report.conclude(o.Limit)
+	if failure != nil {
+		report.Result = ResultFailed
+	}
+	if o.Key.IsZero() {
+		r.metrics.ran(report, time.Since(started))
+	}
+	return report, failure
+}

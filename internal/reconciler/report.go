@@ -1,0 +1,150 @@
+package reconciler
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// Results of a run.
+const (
+	ResultOK      = "ok"
+	ResultPartial = "partial" // some keys or counters could not be judged
+	ResultSkipped = "skipped" // nothing could be judged
+	ResultFailed  = "failed"
+)
+
+// Report is what one run found.
+type Report struct {
+	Run      string           `json:"run"`
+	Result   string           `json:"result"`
+	Counters []*CounterReport `json:"counters"`
+}
+
+// CounterReport is what one run found for one counter. Drift is displayed - truth.
+type CounterReport struct {
+	Counter         string           `json:"counter"`
+	Checked         int64            `json:"checked"`
+	Repaired        int64            `json:"repaired"`
+	Rebased         int64            `json:"rebased,omitempty"` // changed by the first count of a new or changed counter
+	Skipped         map[string]int64 `json:"skipped"`           // keys not judged, by reason
+	Why             string           `json:"why,omitempty"`     // why the counter, or what is left of it, could not be judged
+	Drift           Drift            `json:"drift"`
+	Drifted         []Drifted        `json:"drifted"` // the largest
+	VerifiedThrough time.Time        `json:"verified_through,omitzero"`
+
+	rows      int64
+	recurring int64 // keys that drifted although they had been repaired before
+	complete  bool  // every key that was to be judged has been
+}
+
+// Drift sums absolute sizes by direction.
+type Drift struct {
+	Over  int64 `json:"over"`
+	Under int64 `json:"under"`
+	Keys  int64 `json:"keys"`
+	Max   int64 `json:"max"`
+
+	overKeys, underKeys int64
+}
+
+// Drifted is one wrong counter.
+type Drifted struct {
+	Key       ExtendedJSON `json:"key"`
+	Displayed int64        `json:"displayed"`
+	Truth     int64        `json:"truth"`
+	Drift     int64        `json:"drift"`
+	Cause     Cause        `json:"cause"`
+}
+
+// ExtendedJSON is a BSON value, written as relaxed extended JSON.
+type ExtendedJSON struct{ bson.RawValue }
+
+// MarshalJSON implements json.Marshaler.
+func (v ExtendedJSON) MarshalJSON() ([]byte, error) {
+	document, err := bson.MarshalExtJSON(bson.D{{Key: "v", Value: v.RawValue}}, false, false)
+	if err != nil {
+		return nil, err
+	}
+	var wrapped struct{ V json.RawMessage }
+	if err := json.Unmarshal(document, &wrapped); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSpace(wrapped.V), nil
+}
+
+// String is the same for logs.
+func (v ExtendedJSON) String() string {
+	text, err := v.MarshalJSON()
+	if err != nil {
+		return v.RawValue.String()
+	}
+	return string(text)
+}
+
+func abs(n int64) int64 { return max(n, -n) }
+
+// add counts one drifted key.
+func (d *Drift) add(drift int64) {
+	d.Keys++
+	d.Max = max(d.Max, abs(drift))
+	if drift > 0 {
+		d.Over += drift
+		d.overKeys++
+	} else {
+		d.Under -= drift
+		d.underKeys++
+	}
+}
+
+// keepLargest adds to the drifted keys and keeps the limit largest, 0 for all.
+func (r *CounterReport) keepLargest(d Drifted, limit int) {
+	r.Drifted = append(r.Drifted, d)
+	if limit > 0 && len(r.Drifted) >= 2*limit {
+		r.trim(limit)
+	}
+}
+
+// trim sorts the drifted keys by size and cuts them to limit, 0 for all.
+func (r *CounterReport) trim(limit int) {
+	slices.SortStableFunc(r.Drifted, func(a, b Drifted) int { return cmp.Compare(abs(b.Drift), abs(a.Drift)) })
+	if limit > 0 && len(r.Drifted) > limit {
+		r.Drifted = r.Drifted[:limit]
+	}
+}
+
+// skip counts a key that was not judged.
+func (r *CounterReport) skip(reason string, keys int64) {
+	r.Skipped[reason] += keys
+	r.complete = false
+}
+
+// Drifted reports whether any counter of the run was wrong.
+func (r *Report) Drifted() bool {
+	return slices.ContainsFunc(r.Counters, func(c *CounterReport) bool { return c.Drift.Keys > 0 })
+}
+
+// Complete reports whether everything that was to be judged has been.
+func (r *Report) Complete() bool { return r.Result == ResultOK }
+
+// conclude derives the run's result from its counters'.
+func (r *Report) conclude(limit int) {
+	judged, whole := false, true
+	for _, c := range r.Counters {
+		c.trim(limit)
+		whole = whole && c.complete
+		judged = judged || c.complete || c.Checked > 0
+	}
+	switch {
+	case whole:
+		r.Result = ResultOK
+	case judged:
+		r.Result = ResultPartial
+	default:
+		r.Result = ResultSkipped
+	}
+}

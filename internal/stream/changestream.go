@@ -1,0 +1,149 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+)
+
+// awaitTime is how long an idle getMore waits for news before it returns an empty batch with a fresh token.
+const awaitTime = time.Second
+
+// ChangeStream is a source that tails one collection of a replica set.
+type ChangeStream struct {
+	client      *mongo.Client
+	db          *mongo.Database
+	collection  string
+	pipeline    bson.A // appended to $changeStream
+	batchEvents int32
+}
+
+// NewChangeStream tails database.collection with the given stages behind $changeStream, at most batchEvents events
+// at a time.
+func NewChangeStream(client *mongo.Client, database, collection string, stages bson.A, batchEvents int) *ChangeStream {
+	return &ChangeStream{
+		client:      client,
+		db:          client.Database(database, options.Database().SetReadPreference(readpref.Primary())),
+		collection:  collection,
+		pipeline:    stages,
+		batchEvents: int32(min(batchEvents, 1<<30)), //nolint:gosec // bounded on the line
+	}
+}
+
+// Open starts a server cursor. The commands are sent as they are, and not through the driver's ChangeStream, because
+// that one reopens by itself, and then a token of the opening aggregate, which is no evidence that anything was
+// delivered, cannot be told from a getMore's.
+func (s *ChangeStream) Open(ctx context.Context, from Start) (Reader, error) {
+	session, err := s.client.StartSession(options.Session().SetCausalConsistency(false))
+	if err != nil {
+		return nil, Classify(err)
+	}
+	r := &changeReader{source: s, session: session}
+	// batchSize 0: the aggregate returns at once. With a first batch it would scan a long foreign stretch of the oplog
+	// before it answers, and a time limit there would start over for ever.
+	command := bson.D{
+		{Key: "aggregate", Value: s.collection},
+		{Key: "pipeline", Value: append(bson.A{bson.D{{Key: "$changeStream", Value: changeStreamStage(from)}}}, s.pipeline...)},
+		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: 0}}},
+		{Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}},
+		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}},
+	}
+	reply, err := s.db.RunCommand(mongo.NewSessionContext(ctx, session), command).Raw()
+	if err != nil {
+		session.EndSession(context.WithoutCancel(ctx))
+		return nil, Classify(err)
+	}
+	r.cursor = reply.Lookup("cursor", "id").AsInt64()
+	return r, nil
+}
+
+func changeStreamStage(from Start) bson.D {
+	stage := bson.D{
+		{Key: "fullDocument", Value: "whenAvailable"},
+		{Key: "fullDocumentBeforeChange", Value: "whenAvailable"},
+	}
+	if from.Token == nil {
+		return append(stage, bson.E{Key: "startAtOperationTime", Value: next(from.Position)})
+	}
+	// startAfter resumes like resumeAfter, and also behind an invalidate.
+	return append(stage, bson.E{Key: "startAfter", Value: from.Token})
+}
+
+type changeReader struct {
+	source  *ChangeStream
+	session *mongo.Session
+	cursor  int64
+}
+
+// Next sends one getMore. Its post-batch token is returned as the batch's.
+func (r *changeReader) Next(ctx context.Context) (Batch, error) {
+	reply, err := r.source.db.RunCommand(mongo.NewSessionContext(ctx, r.session), bson.D{
+		{Key: "getMore", Value: r.cursor},
+		{Key: "collection", Value: r.source.collection},
+		{Key: "batchSize", Value: r.source.batchEvents},
+		{Key: "maxTimeMS", Value: awaitTime.Milliseconds()},
+	}).Raw()
+	if err != nil {
+		return Batch{}, Classify(err)
+	}
+	batch, err := parseBatch(reply)
+	if err != nil {
+		return Batch{}, err
+	}
+	if reply.Lookup("cursor", "id").AsInt64() == 0 && len(batch.Events) == 0 {
+		return Batch{}, fmt.Errorf("read change stream: %w", ErrCollectionChanged)
+	}
+	return batch, nil
+}
+
+// parseBatch finds the events in a getMore's reply without copying or decoding them.
+func parseBatch(reply bson.Raw) (Batch, error) {
+	cursor, ok := reply.Lookup("cursor").DocumentOK()
+	if !ok {
+		return Batch{}, fmt.Errorf("read change stream: reply without cursor: %v", reply)
+	}
+	docs, ok := cursor.Lookup("nextBatch").ArrayOK()
+	if !ok {
+		return Batch{}, fmt.Errorf("read change stream: reply without batch: %v", reply)
+	}
+	values, err := docs.Values()
+	if err != nil {
+		return Batch{}, fmt.Errorf("read change stream: %w", err)
+	}
+	batch := Batch{Events: make([]Event, len(values))}
+	for i, v := range values {
+		doc := bson.Raw(v.Value)
+		token, ok := doc.Lookup("_id").DocumentOK()
+		if !ok {
+			return Batch{}, fmt.Errorf("read change stream: event without a resume token: %v", doc)
+		}
+		batch.Events[i] = Event{Token: token, Doc: doc}
+	}
+	batch.Token, ok = cursor.Lookup("postBatchResumeToken").DocumentOK()
+	if !ok {
+		return Batch{}, fmt.Errorf("read change stream: reply without postBatchResumeToken; driftless needs MongoDB 6.0 or later")
+	}
+	// A high-water mark sorts before the events of its own cluster time: never resume from one of the last event's time.
+	if n := len(batch.Events); n > 0 && sameTime(batch.Events[n-1].Token, batch.Token) {
+		batch.Token = batch.Events[n-1].Token
+	}
+	return batch, nil
+}
+
+// Close ends the cursor on the server, best effort: the server drops it by itself with the session.
+func (r *changeReader) Close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if r.cursor != 0 {
+		r.source.db.RunCommand(mongo.NewSessionContext(ctx, r.session), bson.D{
+			{Key: "killCursors", Value: r.source.collection},
+			{Key: "cursors", Value: bson.A{r.cursor}},
+		})
+	}
+	r.session.EndSession(ctx)
+}

@@ -1,0 +1,87 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+)
+
+// What can stop a reader, named by cause.
+var (
+	// ErrPositionLost: the history between the position and now is gone. Nothing can be resumed; a recount is needed.
+	ErrPositionLost = errors.New("position lost")
+	// ErrCollectionChanged: the collection was dropped, renamed or replaced, so its stream has ended.
+	ErrCollectionChanged = errors.New("collection dropped, renamed or replaced")
+	// ErrExpression: the server cannot evaluate the pipeline on some event, and never will.
+	ErrExpression = errors.New("expression failed on the server")
+	// ErrUnauthorized: the user may not do it. Retried slowly, since grants do change.
+	ErrUnauthorized = errors.New("not authorized")
+	// ErrInterrupted: network, failover, a killed cursor. Reopening at the same position is safe.
+	ErrInterrupted = errors.New("interrupted")
+	// ErrForeignToken: a resume token that is not MongoDB's.
+	ErrForeignToken = errors.New("resume token of another product than MongoDB")
+)
+
+// Server error codes, https://github.com/mongodb/mongo/blob/v6.0/src/mongo/base/error_codes.yml
+const (
+	codeUnauthorized           = 13
+	codeAuthenticationFailed   = 18
+	codeCursorNotFound         = 43
+	codeCappedPositionLost     = 136
+	codeInvalidResumeToken     = 260
+	codeChangeStreamFatal      = 280
+	codeHistoryLost            = 286
+	codeNoMatchingStartPoint   = 40585
+	codeResumeTokenNotFound    = 40615
+	codeQueryPlanKilled        = 175
+	codeNamespaceNotFound      = 26
+	codeCursorKilled           = 237
+	codeOperationTimeExceeded  = 50
+	codeReadConcernUnavailable = 134
+)
+
+// Classify wraps an error of the server or the network with the sentinel of its cause. A wrong verdict costs: lost
+// read as interrupted retries for ever; interrupted read as lost recounts for nothing; expression read as interrupted
+// stops every counter of the source for one counter's fault.
+func Classify(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", cause(err), err)
+}
+
+func cause(err error) error {
+	var server mongo.ServerError
+	if !errors.As(err, &server) {
+		// No answer at all: the network, server selection, a time limit of ours.
+		return ErrInterrupted
+	}
+	codes := server.ErrorCodes()
+	is := func(want ...int) bool {
+		return slices.ContainsFunc(codes, func(c int) bool { return slices.Contains(want, c) })
+	}
+	switch {
+	case is(codeCappedPositionLost, codeInvalidResumeToken, codeChangeStreamFatal, codeHistoryLost,
+		codeNoMatchingStartPoint, codeResumeTokenNotFound):
+		return ErrPositionLost
+	case is(codeUnauthorized, codeAuthenticationFailed):
+		return ErrUnauthorized
+	case mongo.IsNetworkError(err), mongo.IsTimeout(err), server.HasErrorLabel("ResumableChangeStreamError"),
+		server.HasErrorLabel("RetryableWriteError"), server.HasErrorLabel("TransientTransactionError"),
+		is(codeCursorNotFound, codeQueryPlanKilled, codeNamespaceNotFound, codeCursorKilled,
+			codeOperationTimeExceeded, codeReadConcernUnavailable), is(interrupting...):
+		return ErrInterrupted
+	default:
+		// The server answered, is healthy and refuses: what is left is the pipeline itself.
+		return ErrExpression
+	}
+}
+
+// interrupting are the codes with which a server that steps down, shuts down or was unreachable ends an operation:
+// HostUnreachable, HostNotFound, ShutdownInProgress, NetworkTimeout, PrimarySteppedDown, ExceededTimeLimit,
+// SocketException, NotWritablePrimary, InterruptedAtShutdown, Interrupted, InterruptedDueToReplStateChange,
+// NotPrimaryNoSecondaryOk, NotPrimaryOrSecondary, WriteConcernFailed, NoSuchTransaction, StaleConfig, MaxTimeMSExpired.
+var interrupting = []int{6, 7, 91, 89, 189, 262, 9001, 10107, 11600, 11601, 11602, 13435, 13436, 64, 251, 13388, 290, 461}

@@ -1,0 +1,98 @@
+// Package stream reads what happened to the rows: ordered events with the position that each of them stands for.
+// It is handed its pipeline and knows nothing about counters.
+package stream
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// Start says where a lane begins: after Token, or, when that is nil, right after the cluster time Position.
+type Start struct {
+	Token    bson.Raw
+	Position bson.Timestamp
+}
+
+// Event is one change as the pipeline projected it.
+type Event struct {
+	Token bson.Raw // resume token: everything up to and including this event
+	Doc   bson.Raw // the projected document, valid as long as its Batch
+}
+
+// Batch is one answer of the server. It moves the position even when it holds no event.
+type Batch struct {
+	Events []Event
+	// Token stands for all of Events and all that the server had scanned when it answered.
+	Token bson.Raw
+}
+
+// Source opens readers of one lane.
+type Source interface {
+	Open(ctx context.Context, from Start) (Reader, error)
+}
+
+// Reader returns batches in stream order. Next blocks until the server answers, which may be with an empty batch.
+// Its errors are classified: see Classify.
+type Reader interface {
+	Next(ctx context.Context) (Batch, error)
+	Close(ctx context.Context)
+}
+
+// keyStringTimestamp begins every resume token of MongoDB 4.0.7 and later: the KeyString type byte of a timestamp.
+const keyStringTimestamp = 0x82
+
+// TokenTime reads the cluster time out of a resume token: the first bytes of its hexadecimal _data are the type byte,
+// then seconds and increment, big-endian. Another layout is another product's token, which must not be guessed at.
+func TokenTime(token bson.Raw) (bson.Timestamp, error) {
+	data, ok := token.Lookup("_data").StringValueOK()
+	if !ok || len(data) < 18 {
+		return bson.Timestamp{}, fmt.Errorf("%w: %v", ErrForeignToken, token)
+	}
+	var b [9]byte
+	if _, err := hex.Decode(b[:], []byte(data[:18])); err != nil || b[0] != keyStringTimestamp {
+		return bson.Timestamp{}, fmt.Errorf("%w: %v", ErrForeignToken, token)
+	}
+	return bson.Timestamp{
+		T: uint32(b[1])<<24 | uint32(b[2])<<16 | uint32(b[3])<<8 | uint32(b[4]),
+		I: uint32(b[5])<<24 | uint32(b[6])<<16 | uint32(b[7])<<8 | uint32(b[8]),
+	}, nil
+}
+
+// sameTime reports whether two tokens carry one cluster time, without decoding it.
+func sameTime(a, b bson.Raw) bool {
+	x, okX := a.Lookup("_data").StringValueOK()
+	y, okY := b.Lookup("_data").StringValueOK()
+	return okX && okY && len(x) >= 18 && len(y) >= 18 && x[:18] == y[:18]
+}
+
+// LastGroup returns the index of the first event that shares the cluster time of token, len(events) when none does:
+// the events that a position just before that time does not cover.
+func LastGroup(events []Event, token bson.Raw) int {
+	for i, e := range slices.Backward(events) {
+		if !sameTime(e.Token, token) {
+			return i + 1
+		}
+	}
+	return 0
+}
+
+// Before returns the instant before t. A stream whose token carries t is complete through it: every event of t may not
+// have been delivered yet, every earlier one has.
+func Before(t bson.Timestamp) bson.Timestamp {
+	if t.I > 0 {
+		return bson.Timestamp{T: t.T, I: t.I - 1}
+	}
+	return bson.Timestamp{T: t.T - 1, I: ^uint32(0)}
+}
+
+// next returns the instant after t.
+func next(t bson.Timestamp) bson.Timestamp {
+	if t.I == ^uint32(0) {
+		return bson.Timestamp{T: t.T + 1}
+	}
+	return bson.Timestamp{T: t.T, I: t.I + 1}
+}
