@@ -117,14 +117,17 @@ func (s *Store) Advance(ctx context.Context, from, to Checkpoint) error {
 	if from.Seq == 0 { // a lane that has never started
 		expected = bson.D{{Key: "_id", Value: from.Lane}, {Key: "seq", Value: bson.D{{Key: "$exists", Value: false}}}}
 	}
-	result, err := s.collection.UpdateOne(ctx, expected,
-		bson.D{
-			{Key: "$set", Value: bson.D{
-				{Key: "seq", Value: to.Seq}, {Key: "batch", Value: to.Batch}, {Key: "token", Value: to.Token},
-				{Key: "position", Value: to.Position}, {Key: "tail", Value: to.Tail}, {Key: "counters", Value: to.Counters},
-			}},
-			{Key: "$currentDate", Value: bson.D{{Key: "updated_at", Value: true}}},
-		})
+	set := bson.D{
+		{Key: "seq", Value: to.Seq}, {Key: "batch", Value: to.Batch}, {Key: "position", Value: to.Position},
+		{Key: "tail", Value: to.Tail}, {Key: "counters", Value: to.Counters},
+	}
+	update := bson.D{{Key: "$currentDate", Value: bson.D{{Key: "updated_at", Value: true}}}}
+	if to.Token == nil {
+		update = append(update, bson.E{Key: "$unset", Value: bson.D{{Key: "token", Value: ""}}})
+	} else {
+		set = append(set, bson.E{Key: "token", Value: to.Token})
+	}
+	result, err := s.collection.UpdateOne(ctx, expected, append(update, bson.E{Key: "$set", Value: set}))
 	if err != nil {
 		return fmt.Errorf("move checkpoint of lane %s: %w", from.Lane, err)
 	}

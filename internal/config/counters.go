@@ -95,11 +95,13 @@ func (r *reader) checkSource(path string, c *Counter) {
 }
 
 func (r *reader) noSource(name string) string {
-	var names []string
+	names := []string{Application}
 	for _, s := range r.config.Sources {
-		names = append(names, s.Name)
+		if s.Name != Application {
+			names = append(names, s.Name)
+		}
 	}
-	return "names no source under sources: " + advise(name, append(names, Application))
+	return "names no source under sources: " + advise(name, names)
 }
 
 func (r *reader) needRows(path string) {

@@ -42,7 +42,7 @@ func (r *reader) parse(data []byte) *node {
 
 func (r *reader) documents(file *ast.File, top *node) *node {
 	if len(file.Docs) > 1 {
-		extra := &node{pos: r.pos(file.Docs[1].GetToken())}
+		extra := &node{pos: r.pos(file.Docs[1].Start)}
 		r.fault(extra, "starts a second YAML document: keep one document a file")
 	}
 	if len(file.Docs) > 0 && file.Docs[0].Body != nil {
@@ -142,6 +142,10 @@ func (c *converter) fillMapping(out *node, values []*ast.MappingValueNode) {
 	out.kind = kindMapping
 	for _, v := range values {
 		at, ok := keyToken(v.Key)
+		if glued(v) {
+			c.breaks(out, "has a colon without a space after it: add one, or put the text in quotes")
+			return
+		}
 		path := join(out.path, at.Value)
 		if first := out.child(at.Value); !ok || first != nil {
 			twice := &node{path: path, pos: c.pos(at), token: at}
@@ -154,6 +158,18 @@ func (c *converter) fillMapping(out *node, values []*ast.MappingValueNode) {
 		}
 		out.keys = append(out.keys, c.convert(v.Value, at.Value, path, at))
 	}
+}
+
+// glued tells whether a plain key and its value stand together, as in {a:b}. That is one text in YAML, but two to the
+// parser (goccy/go-yaml#832); reading it either way would surprise someone.
+func glued(v *ast.MappingValueNode) bool {
+	colon, key := v.Start, v.Key.GetToken()
+	if colon == nil || colon.Next == nil || key.Indicator == token.QuotedScalarIndicator {
+		return false
+	}
+	next := colon.Next
+	return next.Position.Line == colon.Position.Line && next.Position.Column == colon.Position.Column+1 &&
+		next.CharacterType != token.CharacterTypeIndicator
 }
 
 // keyToken returns the token of a key, and whether the key is a plain one.

@@ -58,7 +58,7 @@ func TestAVariableCannotBreakTheFile(t *testing.T) {
 	value := "a: b # c\n- 'd' \"e\" {f: [g"
 	c := mustLoad(t, oneSource+strings.Replace(oneCounter, "key: post_id", `count_if: {$eq: ["$a", "${X}"]}`+"\n    key: ${KEY}", 1),
 		map[string]string{"X": value, "KEY": "post.id"}, nil)
-	if got := c.Counters[0].CountIf.Document().Lookup("$eq").Array().Index(1).Value().StringValue(); got != value {
+	if got := c.Counters[0].CountIf.Document().Lookup("$eq").Array().Index(1).StringValue(); got != value {
 		t.Errorf("got %q", got)
 	}
 	if c.Counters[0].Key != "post.id" {

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -42,13 +43,10 @@ func Define(c config.Counter) (*Definition, error) {
 	return &Definition{Counter: c, Hash: hex.EncodeToString(sum[:8])}, nil
 }
 
-// DefineAll completes the declared counters of one source, or of all sources when source is empty.
-func DefineAll(cs []config.Counter, source string) ([]*Definition, error) {
-	var ds []*Definition
+// DefineAll completes the declared counters.
+func DefineAll(cs []config.Counter) ([]*Definition, error) {
+	ds := make([]*Definition, 0, len(cs))
 	for _, c := range cs {
-		if source != "" && c.Source != source {
-			continue
-		}
 		d, err := Define(c)
 		if err != nil {
 			return nil, err
@@ -56,6 +54,11 @@ func DefineAll(cs []config.Counter, source string) ([]*Definition, error) {
 		ds = append(ds, d)
 	}
 	return ds, nil
+}
+
+// OfSource returns the definitions that one source feeds.
+func OfSource(ds []*Definition, source string) []*Definition {
+	return slices.DeleteFunc(slices.Clone(ds), func(d *Definition) bool { return d.Source != source })
 }
 
 // Own returns the path of one of our own fields of this counter in its documents.

@@ -2,6 +2,7 @@ package counter
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"math/big"
 	"strconv"
@@ -17,6 +18,23 @@ const decimalDigits = 34
 // Decimal 1 are one key, and so are a symbol and a string of the same text. It is for comparing, not for reading.
 func Canonical(v bson.RawValue) string {
 	return string(appendCanonical(nil, v))
+}
+
+// ParseKey reads a key as an operator writes it: extended JSON, else the 24 hexadecimal digits of an ObjectId, else text.
+func ParseKey(text string) (bson.RawValue, error) {
+	var wrapped struct{ K bson.RawValue }
+	if err := bson.UnmarshalExtJSON([]byte(`{"k": `+text+`}`), false, &wrapped); err == nil && !wrapped.K.IsZero() {
+		return wrapped.K, nil
+	}
+	if strings.HasPrefix(strings.TrimSpace(text), "{") {
+		return bson.RawValue{}, errors.New("is not valid extended JSON")
+	}
+	value := any(text)
+	if id, err := bson.ObjectIDFromHex(text); err == nil {
+		value = id
+	}
+	kind, data, err := bson.MarshalValue(value)
+	return bson.RawValue{Type: kind, Value: data}, err
 }
 
 // appendCanonical appends the canonical form of v to dst. Every form begins with the class of its type and says its own

@@ -15,26 +15,6 @@ type Touched struct {
 	Stamp bson.ObjectID // of the mark in the state database, zero when the counter document carries it
 }
 
-// TouchedIndex is the partial index that a counter's marks stand in: it holds touched keys alone, in their order.
-func (d *Definition) TouchedIndex() mongo.IndexModel {
-	return mongo.IndexModel{
-		Keys: bson.D{{Key: d.Own(FieldTouched), Value: 1}, {Key: "_id", Value: 1}},
-		Options: options.Index().SetName("driftless_" + d.Name + "_touched").SetCollation(simple).
-			SetPartialFilterExpression(one(d.Own(FieldTouched), true)),
-	}
-}
-
-// RowsIndex is the index that answers a recount without fetching a row, unless count_if looks at further fields.
-func (d *Definition) RowsIndex() mongo.IndexModel {
-	keys := bson.D{{Key: d.Key, Value: 1}}
-	for _, path := range []string{d.SoftDelete, d.Sum} {
-		if path != "" && path != d.Key {
-			keys = append(keys, bson.E{Key: path, Value: 1})
-		}
-	}
-	return mongo.IndexModel{Keys: keys, Options: options.Index().SetName("driftless_" + d.Name).SetCollation(simple)}
-}
-
 // EachTouched calls visit with batches of at most size touched keys, each key once, those marked in the state database
 // first. Marks that visit clears and marks that come meanwhile do not disturb it.
 func (d *Definition) EachTouched(ctx context.Context, client *mongo.Client, states *States, size int, visit func([]Touched) error) error {
@@ -51,7 +31,7 @@ func (d *Definition) EachTouched(ctx context.Context, client *mongo.Client, stat
 		return err
 	}
 	inDocuments, err := d.targets(client).Find(ctx, one(d.Own(FieldTouched), true), options.Find().
-		SetHint("driftless_"+d.Name+"_touched").SetCollation(simple).
+		SetHint(d.TouchedIndex().Name).SetCollation(simple).
 		SetProjection(one("_id", 1)).SetBatchSize(int32(size))) //nolint:gosec // a small setting
 	if err != nil {
 		return fmt.Errorf("list touched keys of %s: %w", d.Name, err)
@@ -87,6 +67,6 @@ func (d *Definition) TouchedBacklog(ctx context.Context, client *mongo.Client, s
 		return n, err
 	}
 	m, err := d.targets(client).CountDocuments(ctx, one(d.Own(FieldTouched), true), options.Count().
-		SetHint("driftless_"+d.Name+"_touched").SetCollation(simple).SetLimit(limit))
+		SetHint(d.TouchedIndex().Name).SetCollation(simple).SetLimit(limit))
 	return n + m, err
 }

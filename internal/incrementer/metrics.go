@@ -2,6 +2,7 @@ package incrementer
 
 import (
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"driftless/internal/counter"
+	"driftless/internal/logkey"
 )
 
 // Metrics are the incrementer's, registered once per process.
@@ -118,7 +120,7 @@ func (m *Metrics) restarted(source, reason string) { m.restarts.WithLabelValues(
 type Observer struct {
 	Metrics      *Metrics
 	Source, Lane string
-	Report       func(counter.Applied) // may be nil
+	Log          *slog.Logger
 }
 
 // Applied implements counter.Observer.
@@ -147,9 +149,13 @@ func (o Observer) Applied(a counter.Applied) {
 	m.skipped.WithLabelValues(o.Source, "missing_image").Add(float64(len(a.Missing)))
 	for _, x := range a.Apart {
 		m.deadLettered.WithLabelValues(o.Source, deadLetterReason(x.Code)).Inc()
+		o.Log.Error("increment set apart: its document cannot take it", logkey.Counter, x.Delta.Counter.Name,
+			logkey.Key, x.Delta.Key.String(), "delta", x.Delta.N, logkey.Error, x.Reason,
+			logkey.Action, "mend the document; the next reconcile then makes it right")
 	}
-	if o.Report != nil {
-		o.Report(a)
+	if len(a.Missing) > 0 {
+		o.Log.Error("changes without an image: every counter of the source is marked for a recount", logkey.Source, o.Source,
+			logkey.Events, len(a.Missing), logkey.Action, "run `incrementer setup` to turn changeStreamPreAndPostImages on")
 	}
 }
 

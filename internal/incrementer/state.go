@@ -60,6 +60,7 @@ func (s *State) applied(at checkpoint.Checkpoint, events int) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.at = at
+	s.at.UpdatedAt = time.Now() // the server's clock is in the document only
 	if position := time.Unix(int64(at.Position.T), 0); events > 0 && position.After(s.current) {
 		s.current = position
 	}

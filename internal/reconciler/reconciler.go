@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -39,6 +40,9 @@ type Reconciler struct {
 	settings    config.Reconciler
 	metrics     *Metrics
 	log         *slog.Logger
+
+	mutex  sync.Mutex
+	status Status // of the loop
 }
 
 // New reconciles definitions.
