@@ -72,6 +72,9 @@ func TestFaults(t *testing.T) {
 		{"uri and uri_file", valid + "mongodb: {uri: mongodb://h, uri_file: f}\n", at + `9: mongodb.uri_file: stands beside mongodb.uri: keep one of the two`},
 		{"uri", valid + "mongodb: {uri: localhost}\n", at + `9: mongodb.uri: is not a connection string: it must start with mongodb:// or mongodb+srv://`},
 		{"uri option", valid + "mongodb: {uri: \"mongodb://h/?maxPoolSize=x\"}\n", at + `9: mongodb.uri: is not a valid connection string: invalid value for "maxPoolSize": "x"`},
+		{"uri option beside a password", valid + "mongodb: {uri: \"mongodb://u:p@h/?tls=maybe\"}\n", at + `9: mongodb.uri: is not a valid connection string: invalid value for "tls": "maybe"`},
+		{"uri port", valid + "mongodb: {uri: \"mongodb://h:x\"}\n", at + `9: mongodb.uri: is not a valid connection string: mend the user, password, host or port` + escapeAdvice},
+		{"srv with a port", valid + "mongodb: {uri: \"mongodb+srv://h:1\"}\n", at + `9: mongodb.uri: is not a valid mongodb+srv connection string: it needs one host name without a port` + escapeAdvice},
 		{"uri_file", valid + "mongodb: {uri_file: /does/not/exist}\n", at + `9: mongodb.uri_file: names a file that cannot be read (open /does/not/exist: no such file or directory): create it with the connection string in it`},
 		{"state database", valid + "mongodb: {state_database: admin}\n", at + `9: mongodb.state_database: is "admin": must be ` + wantDatabase},
 

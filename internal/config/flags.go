@@ -55,8 +55,10 @@ func FilePath(fs *pflag.FlagSet, env func(string) (string, bool)) string {
 	if f := fs.Lookup(configFlag); f != nil && f.Value.String() != "" {
 		return f.Value.String()
 	}
-	if file, _ := env(configEnv); file != "" {
-		return file
+	if env != nil {
+		if file, _ := env(configEnv); file != "" {
+			return file
+		}
 	}
 	return defaultFile
 }

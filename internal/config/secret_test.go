@@ -33,9 +33,10 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 		{"unescaped slash", "mongodb: {uri: \"mongodb://u:hunter2/x@h/\"}\n", none, nil},
 		{"unescaped @", "mongodb: {uri: \"mongodb://u:hunter2@x@h/\"}\n", none, nil},
 		{"unescaped %", "mongodb: {uri: \"mongodb://u:hunter2%zz@h/\"}\n", none, nil},
-		{"bad option beside it", "mongodb: {uri: \"mongodb://u:hunter2@h/?maxPoolSize=hunter2\"}\n", none, nil},
+		{"bad option beside it", "mongodb: {uri: \"mongodb://u:hunter2@h/?maxPoolSize=x\"}\n", none, nil},
 		{"secret option", "mongodb: {uri: \"mongodb://h/?tlsCertificateKeyFilePassword=hunter2&maxPoolSize=x\"}\n", none, nil},
 		{"srv", "mongodb: {uri: \"mongodb+srv://u:hunter2@h:1/\"}\n", none, nil},
+		{"no host", "mongodb: {uri: \"mongodb://u:hunter2\"}\n", none, nil},
 		{"no scheme", "mongodb: {uri: hunter2}\n", none, nil},
 		{"another scheme", "mongodb: {uri: \"http://u:hunter2@h\"}\n", none, nil},
 		{"two lines", "mongodb: {uri: \"mongodb://u:hunter2@h\\nx\"}\n", none, nil},
@@ -77,6 +78,9 @@ func TestAPasswordIsRefusedAsAFlag(t *testing.T) {
 	want := "--mongodb-uri: mongodb.uri: holds a password, and everyone on the machine can see flags: use mongodb.uri_file or DRIFTLESS_MONGODB_URI"
 	if got := faultLines(t, err); got != want {
 		t.Errorf("got %s", got)
+	}
+	if !holdsSecret("mongodb://:p@h") || holdsSecret("mongodb://h:1") {
+		t.Error("a password without a user counts, a port does not")
 	}
 	for _, harmless := range []string{"mongodb://h1:27017,h2:27018/?replicaSet=rs0", "mongodb://user@h/?authMechanism=MONGODB-X509&tls=true", "mongodb+srv://h.example.org"} {
 		if _, err := load(t, valid, nil, map[string]string{"mongodb.uri": harmless}); err != nil {

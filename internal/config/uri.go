@@ -59,18 +59,27 @@ func uriFault(uri string) string {
 		}
 		return "is not a valid mongodb+srv connection string: it needs one host name without a port" + escapeAdvice
 	}
-	err := options.Client().ApplyURI(uri).Validate()
-	switch {
-	case err == nil:
+	if options.Client().ApplyURI(uri).Validate() == nil {
 		return ""
-	case holdsSecret(uri) || strings.Contains(uri, "@"):
-		return "is not a valid connection string (the reason may hold the password, so it is not shown)" + escapeAdvice
-	default:
+	}
+	// The driver's reason quotes what it stumbles over, so it is asked again about a string without secrets.
+	if err := options.Client().ApplyURI(harmless(uri)).Validate(); err != nil {
 		return "is not a valid connection string: " + strings.TrimPrefix(err.Error(), "error parsing uri: ")
 	}
+	return "is not a valid connection string: mend the user, password, host or port" + escapeAdvice
 }
 
-const escapeAdvice = `; in user name and password write % : / ? # [ ] @ as %25 %3A %2F %3F %23 %5B %5D %40`
+const escapeAdvice = `; in user and password write % : / ? # [ ] @ as %25 %3A %2F %3F %23 %5B %5D %40`
+
+// harmless keeps the options of a connection string, with stand-ins for everything else and for what is secret in them.
+func harmless(uri string) string {
+	authority, rest := "host", uri
+	if user := userinfo.FindString(uri); user != "" {
+		authority, rest = "user:password@host", uri[len(user):]
+	}
+	_, opts, _ := strings.Cut(rest, "?")
+	return "mongodb://" + authority + "/?" + secretOption.ReplaceAllString(opts, "$1=x:x")
+}
 
 var (
 	userinfo     = regexp.MustCompile(`(?s)^(mongodb(?:\+srv)?://).*@`)
@@ -79,8 +88,8 @@ var (
 
 // holdsSecret tells whether a connection string may hold more than a user name, also when it is not a valid one.
 func holdsSecret(uri string) bool {
-	user := strings.TrimPrefix(userinfo.FindString(uri), "mongodb")
-	return strings.Contains(strings.TrimLeft(user, "+srv:/"), ":") || secretOption.MatchString(uri)
+	_, user, _ := strings.Cut(userinfo.FindString(uri), "://")
+	return strings.Contains(user, ":") || secretOption.MatchString(uri)
 }
 
 // redact keeps what helps to recognise a connection string. What does not look like one is hidden altogether.

@@ -1,0 +1,111 @@
+// Command bench measures driftless beside the limits of the server, in one run on a private mongod: how long it takes to
+// catch up with a backlog, against reading the same stream and doing nothing.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"driftless/internal/realtest"
+)
+
+// rounds of each measurement, one after the other; the medians are compared.
+const rounds = 3
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := bench(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func bench(ctx context.Context) error {
+	scale, err := scaleOf(os.Getenv("SCALE"))
+	if err != nil {
+		return err
+	}
+	server, err := realtest.StartMongod(ctx, realtest.Options{OplogMB: 2048, CacheGB: 4})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = server.Stop() }()
+	client, err := mongo.Connect(options.Client().ApplyURI(server.URI()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Disconnect(context.WithoutCancel(ctx)) }()
+	return catchUp(ctx, client, scale)
+}
+
+// scaleOf reads SCALE: 1 is the backlog of 340,000 changes.
+func scaleOf(text string) (float64, error) {
+	if text == "" {
+		return 1, nil
+	}
+	scale, err := strconv.ParseFloat(text, 64)
+	if err != nil || scale <= 0 || scale > 100 {
+		return 0, fmt.Errorf("SCALE=%s: write a number above 0, up to 100; 1 is a backlog of 340,000 changes", text)
+	}
+	return scale, nil
+}
+
+// catchUp measures reading alone and catching up in turn, on the same backlog.
+func catchUp(ctx context.Context, client *mongo.Client, scale float64) error {
+	var lanes []*subject
+	for round := range rounds {
+		s, err := newSubject(ctx, client, round)
+		if err != nil {
+			return err
+		}
+		lanes = append(lanes, s)
+	}
+	load := backlogOf(scale)
+	fmt.Printf("writing a backlog: %d inserts on %d posts (Zipf 1.1), %d soft deletes, %d hard deletes\n",
+		load.inserts, load.posts, load.softDeletes, load.hardDeletes)
+	if err := load.write(ctx, client.Database(rowsDatabase).Collection(rowsCollection)); err != nil {
+		return err
+	}
+	var raw, ours []time.Duration
+	for _, s := range lanes {
+		events, took, err := s.readOnly(ctx)
+		if err != nil {
+			return err
+		}
+		raw = append(raw, took)
+		caught, err := s.catchUp(ctx, events)
+		if err != nil {
+			return err
+		}
+		ours = append(ours, caught.took)
+		fmt.Printf("round: %d events  read only %s (%s)  catch up %s (%s)  ratio %.2f  %d transactions, heap at most %d MiB\n",
+			events, round(took), rate(events, took), round(caught.took), rate(events, caught.took),
+			took.Seconds()/caught.took.Seconds(), caught.transactions, caught.peakHeap>>20)
+		if err := s.check(ctx); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("catch-up: %.2f of the speed of reading the stream and doing nothing (medians of %d rounds: %s and %s)\n",
+		median(raw).Seconds()/median(ours).Seconds(), rounds, round(median(raw)), round(median(ours)))
+	return nil
+}
+
+func median(ds []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(ds))
+	return sorted[len(sorted)/2]
+}
+
+func round(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
+
+func rate(events int, d time.Duration) string {
+	return fmt.Sprintf("%.0f events/s", float64(events)/d.Seconds())
+}
