@@ -19,9 +19,9 @@ import (
 )
 
 var (
-	// ErrFenced: another owner has moved the checkpoint. Nothing was applied; load it and go on from there.
+	// ErrFenced means: another owner has moved the checkpoint. Nothing was applied; load it and go on from there.
 	ErrFenced = errors.New("fenced: another owner moved the checkpoint")
-	// ErrNone: the lane has no checkpoint yet.
+	// ErrNone means: the lane has no checkpoint yet.
 	ErrNone = errors.New("no checkpoint")
 )
 

@@ -52,6 +52,9 @@ func (f *Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
+// ExitCode is EX_CONFIG of sysexits.h.
+func (f *Faults) ExitCode() int { return 78 }
+
 // add is the only way in, so that no fault can carry the credentials of a URI, wherever it was written by mistake.
 func (f *Faults) add(fault Fault) {
 	fault.Path = withoutCredentials(fault.Path)

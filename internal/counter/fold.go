@@ -1,6 +1,7 @@
 package counter
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -143,7 +144,7 @@ func (f *folder) add(counter int, key bson.RawValue, weight int64) {
 func (f *folder) special(doc bsoncore.Document) error {
 	operation, ok := doc.Lookup("op").StringValueOK()
 	if !ok {
-		return fmt.Errorf("decode event: special event without an operation")
+		return errors.New("decode event: special event without an operation")
 	}
 	change := Change{Operation: operation}
 	if row, err := doc.LookupErr("row"); err == nil {

@@ -23,7 +23,7 @@ type Step struct {
 	Do       func(context.Context) error
 }
 
-// ErrNotSetUp: run was called before setup.
+// ErrNotSetUp means: run was called before setup.
 var ErrNotSetUp = errors.New("not set up")
 
 // Plan lists what is missing for the configuration, in the order in which it can be done. Its errors are what no setup

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -126,7 +127,7 @@ func parseBatch(reply bson.Raw) (Batch, error) {
 	}
 	batch.Token, ok = cursor.Lookup("postBatchResumeToken").DocumentOK()
 	if !ok {
-		return Batch{}, fmt.Errorf("read change stream: reply without postBatchResumeToken; driftless needs MongoDB 6.0 or later")
+		return Batch{}, errors.New("read change stream: reply without postBatchResumeToken; driftless needs MongoDB 6.0 or later")
 	}
 	// A high-water mark sorts before the events of its own cluster time: never resume from one of the last event's time.
 	if n := len(batch.Events); n > 0 && sameTime(batch.Events[n-1].Token, batch.Token) {

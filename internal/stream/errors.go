@@ -11,17 +11,17 @@ import (
 
 // What can stop a reader, named by cause.
 var (
-	// ErrPositionLost: the history between the position and now is gone. Nothing can be resumed; a recount is needed.
+	// ErrPositionLost means: the history between the position and now is gone. Nothing can be resumed; a recount is needed.
 	ErrPositionLost = errors.New("position lost")
-	// ErrCollectionChanged: the collection was dropped, renamed or replaced, so its stream has ended.
+	// ErrCollectionChanged means: the collection was dropped, renamed or replaced, so its stream has ended.
 	ErrCollectionChanged = errors.New("collection dropped, renamed or replaced")
-	// ErrExpression: the server cannot evaluate the pipeline on some event, and never will.
+	// ErrExpression means: the server cannot evaluate the pipeline on some event, and never will.
 	ErrExpression = errors.New("expression failed on the server")
-	// ErrUnauthorized: the user may not do it. Retried slowly, since grants do change.
+	// ErrUnauthorized means: the user may not do it. Retried slowly, since grants do change.
 	ErrUnauthorized = errors.New("not authorized")
-	// ErrInterrupted: network, failover, a killed cursor. Reopening at the same position is safe.
+	// ErrInterrupted means: network, failover, a killed cursor. Reopening at the same position is safe.
 	ErrInterrupted = errors.New("interrupted")
-	// ErrForeignToken: a resume token that is not MongoDB's.
+	// ErrForeignToken means: a resume token that is not MongoDB's.
 	ErrForeignToken = errors.New("resume token of another product than MongoDB")
 )
 
