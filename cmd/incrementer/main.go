@@ -22,8 +22,12 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   program,
 		Short: "Keep counters right: apply what happens to rows, exactly once",
-		Long: "incrementer tails MongoDB change streams and applies $inc to the counters that count the rows, exactly once:\n" +
-			"its position is committed in the same transaction. Start with `incrementer setup`, then `incrementer run`.",
+		Long: "incrementer follows MongoDB change streams and applies what happens to rows to the counters that count them,\n" +
+			"exactly once: its position is committed in the same transaction.",
+		Example: "  incrementer validate --config driftless.yaml\n" +
+			"  incrementer setup --dry-run\n" +
+			"  incrementer setup\n" +
+			"  incrementer run",
 	}
 	config.RegisterFlags(root.PersistentFlags(), "mongodb", "log", program)
 	root.AddCommand(runCommand(), validateCommand(), setupCommand(), statusCommand(),
@@ -35,10 +39,10 @@ func command() *cobra.Command {
 func load(cmd *cobra.Command) (*config.Config, []*counter.Definition, error) {
 	c, err := config.Load(config.FromFlags(cmd.Flags(), os.LookupEnv))
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, daemon.WithExitCode(err, daemon.Config)
 	}
 	definitions, err := counter.DefineAll(c.Counters)
-	return c, definitions, err
+	return c, definitions, daemon.WithExitCode(err, daemon.Config)
 }
 
 func listen(cmd *cobra.Command) (string, error) {
@@ -59,12 +63,15 @@ func validateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate",
 		Short: "Read the configuration and report every fault at once; connects to nothing",
+		Long: "validate reads the file, the variables and the flags, and reports every fault at once, each with its file and line.\n" +
+			"It connects to nothing. It exits with 0, or with 78 when something is wrong.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, _, err := load(cmd)
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "configuration is valid: %d sources, %d counters\n", len(c.Sources), len(c.Counters))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid; sources: %d, counters: %d\n",
+				config.FilePath(cmd.Flags(), os.LookupEnv), len(c.Sources), len(c.Counters))
 			return err
 		},
 	}

@@ -3,77 +3,93 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"driftless/internal/checkpoint"
+	"driftless/internal/config"
 	"driftless/internal/counter"
 	"driftless/internal/daemon"
 	"driftless/internal/deployment"
-	"driftless/internal/incrementer"
 )
 
 // status is what `status -o json` and /status print.
 type status struct {
-	Lanes    []laneState    `json:"lanes"`
-	Counters []counterState `json:"counters,omitempty"`
+	Lanes       []laneState    `json:"lanes"`
+	Counters    []counterState `json:"counters"`
+	DeadLetters int64          `json:"dead_letters"`    // increments that their document could not take
+	Error       string         `json:"error,omitempty"` // why the counters, gaps and dead letters are not as of now
 }
 
 type laneState struct {
-	Lane       string            `json:"lane"`
-	Seq        int64             `json:"seq"`
-	Position   time.Time         `json:"position,omitzero"` // everything up to here is applied
-	UpdatedAt  time.Time         `json:"updated_at,omitzero"`
-	Tail       int               `json:"tail"` // deltas applied beyond the position
-	Following  *bool             `json:"following,omitempty"`
-	LagSeconds *float64          `json:"lag_seconds,omitempty"`
-	Broken     map[string]string `json:"broken,omitempty"` // the server's message by counter
-	Error      string            `json:"error,omitempty"`
+	Lane         string            `json:"lane"`
+	Position     time.Time         `json:"position,omitzero"` // everything up to here is applied
+	Tail         int               `json:"tail"`              // deltas applied beyond the position; -1 when too many to list
+	Seq          int64             `json:"seq"`               // how often the checkpoint has moved
+	UpdatedAt    time.Time         `json:"updated_at,omitzero"`
+	Following    *bool             `json:"following,omitempty"`
+	LagSeconds   *float64          `json:"lag_seconds,omitempty"`
+	HeadroomSecs *float64          `json:"headroom_seconds,omitempty"`
+	Gaps         int64             `json:"gaps"` // stretches of history lost so far
+	LastGap      *lastGap          `json:"last_gap,omitempty"`
+	Broken       map[string]string `json:"broken,omitempty"` // the server's message by counter
+	Error        string            `json:"error,omitempty"`
+}
+
+type lastGap struct {
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason"`
 }
 
 type counterState struct {
 	Counter         string    `json:"counter"`
-	State           string    `json:"state"`
+	State           string    `json:"state"` // rebasing, active, or unknown before an incrementer has taken it up
 	Reason          string    `json:"reason,omitempty"`
 	VerifiedThrough time.Time `json:"verified_through,omitzero"`
 }
+
+// unknown is the state of a counter that no incrementer has taken up.
+const unknown = "unknown"
 
 func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the lanes with their positions, and the counters with how far they are verified",
+		Long: "status reads the state database, so it works whether or not an incrementer is running. What a running one sees,\n" +
+			"its lag for one, is at /status on its port.",
+		Example: "  incrementer status\n  incrementer status -o json | jq '.counters[] | select(.state != \"active\")'",
 	}
 	output := daemon.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s, err := readStatus(cmd)
+		c, definitions, err := load(cmd)
+		if err != nil {
+			return err
+		}
+		s, err := readStatus(cmd.Context(), c, definitions)
 		if err != nil {
 			return err
 		}
 		if *output == daemon.JSON {
 			return daemon.WriteJSON(cmd.OutOrStdout(), s)
 		}
-		return printStatus(cmd.OutOrStdout(), s)
+		return printer{cmd.OutOrStdout(), time.Now(), c.Incrementer.IdleCheckpoint}.status(s)
 	}
 	return cmd
 }
 
-// readStatus reads the state database: it works whether or not an incrementer is running.
-func readStatus(cmd *cobra.Command) (status, error) {
-	c, definitions, err := load(cmd)
-	if err != nil {
-		return status{}, err
-	}
-	ctx := cmd.Context()
+// readStatus reads the state database.
+func readStatus(ctx context.Context, c *config.Config, definitions []*counter.Definition) (status, error) {
 	client, err := deployment.Connect(ctx, c.MongoDB, program)
 	if err != nil {
 		return status{}, err
 	}
-	defer func() { _ = client.Disconnect(context.WithoutCancel(ctx)) }()
-	states, err := counter.NewStates(client, c.MongoDB.StateDatabase).All(ctx)
+	defer deployment.Close(ctx, client)
+	if err := deployment.Permitted(ctx, client, deployment.StatePrivileges(c)); err != nil {
+		return status{}, err
+	}
+	seen, err := readRecords(ctx, client, c.MongoDB.StateDatabase)
 	if err != nil {
 		return status{}, err
 	}
@@ -81,23 +97,50 @@ func readStatus(cmd *cobra.Command) (status, error) {
 	checkpoints := checkpoint.NewStore(client, c.MongoDB.StateDatabase)
 	for _, source := range c.Sources {
 		at, err := checkpoints.Load(ctx, source.Name)
-		if errors.Is(err, checkpoint.ErrNone) {
+		switch {
+		case errors.Is(err, checkpoint.ErrNone):
 			s.Lanes = append(s.Lanes, laneState{Lane: source.Name, Error: "never started: run `incrementer run`"})
-			continue
-		}
-		if err != nil {
+		case err != nil:
 			return s, err
+		default:
+			s.Lanes = append(s.Lanes, laneOf(at))
 		}
-		s.Lanes = append(s.Lanes, laneOf(at))
 	}
-	for _, d := range definitions {
-		s.Counters = append(s.Counters, counterOf(d.Name, states))
-	}
+	s.add(seen, definitions)
 	return s, nil
 }
 
+// status is what /status shows: the lanes as this process sees them, and what the watch saw last.
+func (p *process) status() status {
+	s := status{Lanes: []laneState{}}
+	for _, l := range p.lanes {
+		v := l.State.View()
+		lane, lag := laneOf(v.At), v.Lag.Seconds()
+		lane.Lane, lane.Following, lane.LagSeconds, lane.Broken = l.Name, &v.Owned, &lag, v.Broken
+		if headroom := p.watch.headroom(v.At.Position); headroom == headroom { // not NaN
+			lane.HeadroomSecs = &headroom
+		}
+		if v.LastErr != nil {
+			lane.Error = v.LastErr.Error()
+		}
+		s.Lanes = append(s.Lanes, lane)
+	}
+	seen, err := p.watch.view()
+	s.add(seen, p.definitions)
+	if err != nil {
+		s.Error = err.Error()
+	}
+	return s
+}
+
 func laneOf(at checkpoint.Checkpoint) laneState {
-	l := laneState{Lane: at.Lane, Seq: at.Seq, Position: seconds(at.Position), UpdatedAt: at.UpdatedAt, Tail: len(at.Tail.Deltas)}
+	l := laneState{
+		Lane: at.Lane, Seq: at.Seq, Position: clock(at.Position), UpdatedAt: at.UpdatedAt.UTC().Truncate(time.Millisecond),
+		Tail: len(at.Tail.Deltas),
+	}
+	if at.Tail.TooLarge {
+		l.Tail = -1
+	}
 	for name, counting := range at.Counters {
 		if counting.Broken != "" {
 			if l.Broken == nil {
@@ -109,70 +152,32 @@ func laneOf(at checkpoint.Checkpoint) laneState {
 	return l
 }
 
-func counterOf(name string, states map[string]counter.State) counterState {
-	state, ok := states[name]
-	if !ok {
-		return counterState{Counter: name, State: "unknown", Reason: "no incrementer has taken it up yet"}
+// add fills in what stands beside the checkpoints.
+func (s *status) add(seen records, definitions []*counter.Definition) {
+	for i := range s.Lanes {
+		lane := &s.Lanes[i]
+		if g, some := seen.gaps[lane.Lane]; some {
+			lane.Gaps, lane.LastGap = g.Count, &lastGap{At: g.At.UTC(), Reason: g.Reason}
+		}
 	}
-	return counterState{Counter: name, State: state.State, Reason: state.Reason, VerifiedThrough: seconds(state.VerifiedThrough)}
+	for _, d := range definitions {
+		s.Counters = append(s.Counters, counterOf(d.Name, seen.states))
+	}
+	s.DeadLetters = seen.deadLetters
 }
 
-// seconds is a cluster time on the clock, the zero time for none.
-func seconds(t bson.Timestamp) time.Time {
+func counterOf(name string, states map[string]counter.State) counterState {
+	state, known := states[name]
+	if !known {
+		return counterState{Counter: name, State: unknown}
+	}
+	return counterState{Counter: name, State: state.State, Reason: state.Reason, VerifiedThrough: clock(state.VerifiedThrough)}
+}
+
+// clock is a cluster time as a time of day, the zero time for none.
+func clock(t bson.Timestamp) time.Time {
 	if t.IsZero() {
 		return time.Time{}
 	}
 	return time.Unix(int64(t.T), 0).UTC()
-}
-
-// laneStatus is what /status shows: the lanes as this process sees them, without asking the database.
-func laneStatus(lanes []*incrementer.Lane) status {
-	s := status{}
-	for _, l := range lanes {
-		v := l.State.View()
-		lane := laneOf(v.At)
-		lag := v.Lag.Seconds()
-		lane.Lane, lane.Following, lane.LagSeconds, lane.Broken = l.Name, &v.Owned, &lag, v.Broken
-		if v.LastErr != nil {
-			lane.Error = v.LastErr.Error()
-		}
-		s.Lanes = append(s.Lanes, lane)
-	}
-	return s
-}
-
-func printStatus(w io.Writer, s status) error {
-	lanes := daemon.NewTable(w, "LANE", "SEQ", "POSITION", "AGE", "NOTE")
-	for _, l := range s.Lanes {
-		note := l.Error
-		for name, message := range l.Broken {
-			note += fmt.Sprintf("counter %s is broken: %s ", name, message)
-		}
-		lanes.Row(l.Lane, l.Seq, orNever(l.Position), age(l.Position), note)
-	}
-	if err := lanes.Flush(); err != nil {
-		return err
-	}
-	if _, err := fmt.Fprintln(w); err != nil {
-		return err
-	}
-	counters := daemon.NewTable(w, "COUNTER", "STATE", "WHY", "VERIFIED THROUGH")
-	for _, c := range s.Counters {
-		counters.Row(c.Counter, c.State, c.Reason, orNever(c.VerifiedThrough))
-	}
-	return counters.Flush()
-}
-
-func orNever(t time.Time) string {
-	if t.IsZero() {
-		return "never"
-	}
-	return t.Format(time.RFC3339)
-}
-
-func age(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return time.Since(t).Round(time.Second).String()
 }

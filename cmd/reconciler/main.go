@@ -24,6 +24,9 @@ func command() *cobra.Command {
 		Short: "Find out how wrong counters are, say why, and repair them",
 		Long: "reconciler recounts the rows of the counters touched since its last run, at the very position that the counter\n" +
 			"reflects, reports the drift (displayed - truth) with its sign, and repairs it. `reconciler verify` only looks.",
+		Example: "  reconciler verify --full\n" +
+			"  reconciler run --once --full\n" +
+			"  reconciler run",
 	}
 	config.RegisterFlags(root.PersistentFlags(), "mongodb", "log", program)
 	root.AddCommand(runCommand(), verifyCommand(), validateCommand(),
@@ -35,10 +38,10 @@ func command() *cobra.Command {
 func load(cmd *cobra.Command) (*config.Config, []*counter.Definition, error) {
 	c, err := config.Load(config.FromFlags(cmd.Flags(), os.LookupEnv))
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, daemon.WithExitCode(err, daemon.Config)
 	}
 	definitions, err := counter.DefineAll(c.Counters)
-	return c, definitions, err
+	return c, definitions, daemon.WithExitCode(err, daemon.Config)
 }
 
 func listen(cmd *cobra.Command) (string, error) {
@@ -49,8 +52,8 @@ func listen(cmd *cobra.Command) (string, error) {
 	return c.Reconciler.Listen, nil
 }
 
-func logger(c *config.Config) *slog.Logger {
-	log := daemon.NewLogger(os.Stderr, c.Log.Level, c.Log.Format, daemon.IsTerminal(os.Stderr))
+func logger(level, format string) *slog.Logger {
+	log := daemon.NewLogger(os.Stderr, level, format, daemon.IsTerminal(os.Stderr))
 	slog.SetDefault(log)
 	return log
 }
@@ -59,12 +62,15 @@ func validateCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate",
 		Short: "Read the configuration and report every fault at once; connects to nothing",
+		Long: "validate reads the file, the variables and the flags, and reports every fault at once, each with its file and line.\n" +
+			"It connects to nothing. It exits with 0, or with 78 when something is wrong.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, _, err := load(cmd)
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "configuration is valid: %d sources, %d counters\n", len(c.Sources), len(c.Counters))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid; sources: %d, counters: %d\n",
+				config.FilePath(cmd.Flags(), os.LookupEnv), len(c.Sources), len(c.Counters))
 			return err
 		},
 	}

@@ -6,16 +6,19 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"driftless/internal/daemon"
 	"driftless/internal/reconciler"
 )
 
-// printReport is a report for people.
-func printReport(w io.Writer, report *reconciler.Report) error {
-	table := daemon.NewTable(w, "COUNTER", "CHECKED", "WRONG", "OVER", "UNDER", "LARGEST", "REPAIRED", "REBASED", "NOT JUDGED")
+// printReport is a report for people on what the options asked for. Why a counter was not judged is told by the last
+// line, on stderr.
+func printReport(w io.Writer, report *reconciler.Report, options reconciler.Options) error {
+	table := daemon.NewTable(w, "COUNTER", "CHECKED", "WRONG", "OVER", "UNDER", "LARGEST", "REPAIRED", "REBASED", "NOT JUDGED", "VERIFIED THROUGH")
 	for _, c := range report.Counters {
-		table.Row(c.Counter, c.Checked, c.Drift.Keys, c.Drift.Over, c.Drift.Under, c.Drift.Max, c.Repaired, c.Rebased, skipped(c))
+		table.Row(c.Counter, c.Checked, c.Drift.Keys, c.Drift.Over, c.Drift.Under, c.Drift.Max, c.Repaired, c.Rebased,
+			orDash(skipped(c)), through(c.VerifiedThrough))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -23,26 +26,39 @@ func printReport(w io.Writer, report *reconciler.Report) error {
 	if err := printDrifted(w, report); err != nil {
 		return err
 	}
-	for _, c := range report.Counters {
-		if c.Why == "" {
-			continue
-		}
-		if _, err := fmt.Fprintf(w, "\n%s was not judged: %s\n", c.Counter, c.Why); err != nil {
-			return err
-		}
-	}
-	return nil
+	return printScope(w, options)
 }
 
+// printScope says what was left out, so that nobody takes no news about few keys for good news about all.
+func printScope(w io.Writer, options reconciler.Options) error {
+	if options.Full || !options.Key.IsZero() {
+		return nil
+	}
+	_, err := fmt.Fprintln(w, "\nCounters that are active were checked only where touched since the last run; --full checks every key.")
+	return err
+}
+
+// skipped lists the reasons for which keys were not judged, "" for none.
 func skipped(c *reconciler.CounterReport) string {
 	var parts []string
 	for _, reason := range slices.Sorted(maps.Keys(c.Skipped)) {
 		parts = append(parts, fmt.Sprintf("%s: %d", reason, c.Skipped[reason]))
 	}
-	if len(parts) == 0 {
+	return strings.Join(parts, ", ")
+}
+
+func orDash(text string) string {
+	if text == "" {
 		return "-"
 	}
-	return strings.Join(parts, ", ")
+	return text
+}
+
+func through(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Format(time.RFC3339)
 }
 
 // maxPrinted bounds the list for people; -o json gives all that --limit asks for.
@@ -52,15 +68,16 @@ func printDrifted(w io.Writer, report *reconciler.Report) error {
 	if !report.Drifted() {
 		return nil
 	}
-	if _, err := fmt.Fprintln(w, "\ndrift = displayed - truth"); err != nil {
+	if _, err := fmt.Fprintln(w, "\nThe largest drifts (drift = displayed - truth):"); err != nil {
 		return err
 	}
 	table := daemon.NewTable(w, "COUNTER", "KEY", "DISPLAYED", "TRUTH", "DRIFT", "CAUSE")
 	for _, c := range report.Counters {
-		for _, d := range c.Drifted[:min(maxPrinted, len(c.Drifted))] {
+		shown := c.Drifted[:min(maxPrinted, len(c.Drifted))]
+		for _, d := range shown {
 			table.Row(c.Counter, d.Key.String(), d.Displayed, d.Truth, fmt.Sprintf("%+d", d.Drift), d.Cause)
 		}
-		if more := c.Drift.Keys - maxPrinted; more > 0 {
+		if more := c.Drift.Keys - int64(len(shown)); more > 0 {
 			table.Row(c.Counter, fmt.Sprintf("(and %d more)", more), "", "", "", "")
 		}
 	}

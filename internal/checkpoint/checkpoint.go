@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -66,8 +67,11 @@ type Delta struct {
 
 // Store reads and moves the checkpoints of one state database.
 type Store struct {
-	client     *mongo.Client
-	collection *mongo.Collection
+	client             *mongo.Client
+	collection, leases *mongo.Collection
+
+	mutex    sync.Mutex
+	sessions map[string]*mongo.Session // by lane
 }
 
 // NewStore opens the checkpoints of the state database.
@@ -76,7 +80,10 @@ func NewStore(client *mongo.Client, stateDatabase string) *Store {
 		SetReadPreference(readpref.Primary()).
 		SetReadConcern(readconcern.Majority()).
 		SetWriteConcern(writeconcern.Majority()))
-	return &Store{client: client, collection: db.Collection(Collection)}
+	return &Store{
+		client: client, collection: db.Collection(Collection), leases: db.Collection(LeasesCollection),
+		sessions: map[string]*mongo.Session{},
+	}
 }
 
 // Load returns the lane's checkpoint as a majority has it, ErrNone when the lane has never started.

@@ -15,15 +15,23 @@ import (
 )
 
 const (
-	// maxTail bounds the tail that a checkpoint lists. Beyond it a reconciler waits for the next checkpoint.
-	maxTail = 2000
-	// maxApart is how many documents of one transaction may refuse their increment before that is no longer a few bad
-	// documents but a wrong configuration.
+	// maxTail and maxTailBytes bound the tail that a checkpoint lists: its document has 16 MiB, and keys may be large.
+	// Beyond them a reconciler waits for the next checkpoint.
+	maxTail      = 2000
+	maxTailBytes = 1 << 20
+	// maxApart is the default of Applier.MaxApart.
 	maxApart = 1000
 )
 
+// ErrRefused: so many documents refuse their increment that setting them apart would only hide what is wrong.
+var ErrRefused = errors.New("counter documents refuse their increments")
+
 // Applier applies the batches of one lane. It is used by one goroutine at a time.
 type Applier struct {
+	// MaxApart is how many documents of one transaction may refuse their increment before that is no longer a few bad
+	// documents but a wrong configuration, and ErrRefused.
+	MaxApart int
+
 	client      *mongo.Client
 	checkpoints *checkpoint.Store
 	states      *States
@@ -64,7 +72,7 @@ func NewApplier(client *mongo.Client, checkpoints *checkpoint.Store, states *Sta
 ) *Applier {
 	return &Applier{
 		client: client, checkpoints: checkpoints, states: states, definitions: definitions, all: all,
-		maxEvents: maxEvents, size: maxEvents, observer: observer,
+		maxEvents: maxEvents, MaxApart: maxApart, size: maxEvents, observer: observer,
 	}
 }
 
@@ -108,6 +116,7 @@ type piece struct {
 	folded   Folded
 	apart    []Apart
 	probed   bool // every document has been tried apart from the others
+	held     int  // attempts that found the checkpoint in another owner's transaction
 }
 
 func (a *Applier) piece(from checkpoint.Checkpoint, events []stream.Event, token bson.Raw) (*piece, error) {
@@ -148,10 +157,6 @@ func (a *Applier) addTail(p *piece) error {
 	for _, x := range p.apart {
 		apart[keyID(x.Delta.Counter, x.Delta.Key)] = true
 	}
-	if tail.TooLarge || len(tail.Deltas)+len(group) > maxTail {
-		p.to.Tail = checkpoint.Tail{TooLarge: true}
-		return nil
-	}
 	deltas := append([]checkpoint.Delta(nil), tail.Deltas...)
 	for i := range group {
 		d := &group[i]
@@ -159,8 +164,20 @@ func (a *Applier) addTail(p *piece) error {
 			deltas = append(deltas, checkpoint.Delta{Counter: d.Counter.Name, Key: d.Key, Delta: d.N})
 		}
 	}
+	if tail.TooLarge || tooLarge(deltas) {
+		p.to.Tail = checkpoint.Tail{TooLarge: true}
+		return nil
+	}
 	p.to.Tail = checkpoint.Tail{Deltas: deltas}
 	return nil
+}
+
+func tooLarge(tail []checkpoint.Delta) bool {
+	bytes := 0
+	for _, d := range tail {
+		bytes += len(d.Key.Value)
+	}
+	return len(tail) > maxTail || bytes > maxTailBytes
 }
 
 // lastGroup folds the events that share the cluster time of the piece's token.
@@ -178,7 +195,9 @@ func (p *piece) lastGroup(definitions []*Definition) ([]Delta, error) {
 
 // write fills the transaction in ctx. An error of one document comes back as *documentError.
 func (a *Applier) write(ctx context.Context, p *piece) error {
-	if err := a.checkpoints.Advance(ctx, p.from, p.to); err != nil {
+	if err := a.checkpoints.Advance(ctx, p.from, p.to); IsConflict(err) {
+		return fmt.Errorf("%w: %w", errHeld, err)
+	} else if err != nil {
 		return err
 	}
 	for _, group := range groupByTarget(p) {

@@ -35,7 +35,7 @@ func (d *Definition) Documents(ctx context.Context, client *mongo.Client, which 
 	if err != nil {
 		return nil, fmt.Errorf("read counters of %s: %w", d.Name, err)
 	}
-	defer cursor.Close(ctx)
+	defer func() { _ = cursor.Close(ctx) }()
 	found := map[string]Document{}
 	for cursor.Next(ctx) {
 		raw := append(bson.Raw(nil), cursor.Current...)

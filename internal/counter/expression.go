@@ -18,20 +18,40 @@ var keyTypes = bson.A{
 	"javascript", "javascriptWithScope", "dbPointer", "minKey", "maxKey",
 }
 
+// maxKeyDepth is how many levels of a sub-document are looked into. One that is nested deeper is no key: without a
+// bound, no expression can tell whether the server would take it for an _id.
+const maxKeyDepth = 5
+
 func op(name string, args ...any) bson.D { return bson.D{{Key: name, Value: bson.A(args)}} }
 
 func one(name string, arg any) bson.D { return bson.D{{Key: name, Value: arg}} }
 
 // usableKey is true where key, an expression, names a counter document.
 func usableKey(key any) bson.D {
-	dollarField := op("$eq", op("$substrBytes", "$$this.k", 0, 1), one("$literal", "$"))
-	plainDocument := op("$and",
-		op("$eq", one("$type", key), "object"),
-		op("$not", one("$anyElementTrue", bson.A{bson.D{{Key: "$map", Value: bson.D{
-			{Key: "input", Value: one("$objectToArray", key)},
-			{Key: "in", Value: dollarField},
-		}}}})))
-	return op("$or", op("$in", one("$type", key), keyTypes), plainDocument)
+	return op("$or", op("$in", one("$type", key), keyTypes),
+		op("$and", op("$eq", one("$type", key), "object"), op("$not", unstorable(key, maxKeyDepth))))
+}
+
+// unstorable is true where value, a document or an array, cannot be part of an _id: a field begins with $, or may.
+func unstorable(value any, depth int) bson.D {
+	if depth == 0 {
+		return op("$in", one("$type", value), bson.A{"object", "array"})
+	}
+	fields := one("$switch", bson.D{
+		{Key: "branches", Value: bson.A{
+			branch(op("$eq", one("$type", value), "object"), one("$objectToArray", value)),
+			branch(op("$eq", one("$type", value), "array"),
+				one("$map", bson.D{{Key: "input", Value: value}, {Key: "in", Value: bson.D{{Key: "k", Value: ""}, {Key: "v", Value: "$$this"}}}})),
+		}},
+		{Key: "default", Value: bson.A{}},
+	})
+	// By bytes, since a name may begin with a letter of several.
+	dollar := op("$eq", op("$indexOfBytes", "$$this.k", one("$literal", "$"), 0, 1), 0)
+	// No expression sees the scope of code.
+	code := op("$eq", one("$type", "$$this.v"), "javascriptWithScope")
+	return one("$anyElementTrue", bson.A{one("$map", bson.D{
+		{Key: "input", Value: fields}, {Key: "in", Value: op("$or", dollar, code, unstorable("$$this.v", depth-1))},
+	})})
 }
 
 // weight is what a row adds to its counter: 0 when it does not count.
@@ -112,7 +132,7 @@ func replaceRoot(v any) any {
 		}
 	case bson.D:
 		for i := range v {
-			if v[i].Key != "$literal" {
+			if v[i].Key != "$literal" && v[i].Key != "$const" { // two names of one operator
 				v[i].Value = replaceRoot(v[i].Value)
 			}
 		}

@@ -1,8 +1,10 @@
 package counter
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -15,9 +17,9 @@ import (
 type Delta struct {
 	Counter *Definition
 	Key     bson.RawValue // the first raw value of the key; aliases its batch
-	N       int64         // after - before, summed; 0 still marks the key as touched
-	Inc     int64         // sum of the events' rises
-	Dec     int64         // sum of the events' falls, positive
+	N       int64         // after - before, summed modulo 2^64; 0 still marks the key as touched
+	Inc     int64         // weights that were added, at most the largest int64
+	Dec     int64         // weights that were taken away, positive, at most the largest int64
 }
 
 // Folded is what a run of events comes to.
@@ -63,24 +65,30 @@ func Fold(definitions []*Definition, events []stream.Event) (Folded, error) {
 
 // event adds one projected event. The document is walked once: _id, t, s and the contributions in Pipeline's order.
 func (f *folder) event(doc bson.Raw) error {
-	length, rest, ok := bsoncore.ReadLength(doc)
-	if !ok || int(length) > len(doc) {
-		return fmt.Errorf("decode event: %w", bsoncore.ErrMissingNull)
+	length, _, ok := bsoncore.ReadLength(doc)
+	if !ok || length < 5 || int(length) > len(doc) {
+		return fmt.Errorf("decode event: document cut short at %d bytes", len(doc))
 	}
-	for len(rest) > 1 {
+	for rest := []byte(doc[4:length]); len(rest) > 1; {
 		element, remaining, ok := bsoncore.ReadElement(rest)
 		if !ok {
 			return fmt.Errorf("decode event: element cut short in %d bytes", len(doc))
 		}
 		rest = remaining
 		key := element.KeyBytes()
+		if len(key) > 1 && key[0] == 'b' {
+			if after, remaining, ok := bsoncore.ReadElement(rest); ok && unchanged(element, after) {
+				rest = remaining
+				continue
+			}
+		}
 		switch {
 		case len(key) > 1 && (key[0] == 'b' || key[0] == 'a'):
-			if err := f.contribution(key, element); err != nil {
+			if err := f.contribution(key, element.Value()); err != nil {
 				return err
 			}
 		case string(key) == fieldSpecial:
-			return f.special(element.Value().Document())
+			return f.special(element.Value())
 		case string(key) == fieldWallTime && f.out.Oldest.IsZero():
 			if ms, ok := element.Value().DateTimeOK(); ok {
 				f.out.Oldest = time.UnixMilli(ms)
@@ -90,40 +98,47 @@ func (f *folder) event(doc bson.Raw) error {
 	return nil
 }
 
+// unchanged reports whether two neighbours are one counter's contributions before and after, and the same. Of a change
+// that concerns one counter the others have such a pair: it is none of theirs, and must not touch their documents.
+func unchanged(before, after bsoncore.Element) bool {
+	// An element is its type, its name and its value: b0 and a0 differ in one byte.
+	return after[1] == 'a' && before[0] == after[0] && bytes.Equal(before[2:], after[2:])
+}
+
 // contribution adds one image's: its weight after the change, less its weight before.
-func (f *folder) contribution(field []byte, element bsoncore.Element) error {
-	value := element.Value()
+func (f *folder) contribution(field []byte, value bsoncore.Value) error {
 	if value.Type != bsoncore.TypeEmbeddedDocument {
 		return nil // null: the image does not count
 	}
 	i := 0
 	for _, digit := range field[1:] {
-		i = i*10 + int(digit-'0')
+		if i = i*10 + int(digit) - '0'; digit < '0' || digit > '9' || i >= len(f.definitions) {
+			return fmt.Errorf("decode event: contribution %q of %d counters", field, len(f.definitions))
+		}
 	}
-	if i < 0 || i >= len(f.definitions) {
-		return fmt.Errorf("decode event: contribution %s of %d counters", field, len(f.definitions))
-	}
-	k, rest, ok := bsoncore.ReadElement(value.Data[4:])
+	_, rest, _ := bsoncore.ReadLength(value.Data)
+	k, rest, ok := bsoncore.ReadElement(rest)
 	if !ok {
 		return fmt.Errorf("decode event: contribution %s without a key", field)
 	}
 	weight := int64(1)
 	if len(rest) > 1 {
 		w, _, ok := bsoncore.ReadElement(rest)
+		if ok {
+			weight, ok = w.Value().Int64OK()
+		}
 		if !ok {
 			return fmt.Errorf("decode event: contribution %s without a weight", field)
 		}
-		weight = w.Value().AsInt64()
 	}
-	if field[0] == 'b' {
-		weight = -weight
-	}
-	core := k.Value()
-	f.add(i, bson.RawValue{Type: bson.Type(core.Type), Value: core.Data}, weight)
+	key := k.Value()
+	f.add(i, bson.RawValue{Type: bson.Type(key.Type), Value: key.Data}, weight, field[0] == 'b')
 	return nil
 }
 
-func (f *folder) add(counter int, key bson.RawValue, weight int64) {
+// add brings a weight into a sum, or takes it away. Beyond 64 bits the sum wraps, as the key's true sum does: it is
+// right again once that is back within 64 bits, which a recount reports until then.
+func (f *folder) add(counter int, key bson.RawValue, weight int64, away bool) {
 	f.buffer = appendCanonical(f.buffer[:0], key)
 	at, ok := f.index[counter][string(f.buffer)]
 	if !ok {
@@ -132,16 +147,30 @@ func (f *folder) add(counter int, key bson.RawValue, weight int64) {
 		f.out.Deltas = append(f.out.Deltas, Delta{Counter: f.definitions[counter], Key: key})
 	}
 	d := &f.out.Deltas[at]
-	d.N += weight
-	if weight > 0 {
-		d.Inc += weight
+	if away {
+		d.N -= weight
 	} else {
-		d.Dec -= weight
+		d.N += weight
+	}
+	if away == (weight < 0) {
+		d.Inc = saturated(d.Inc, weight)
+	} else {
+		d.Dec = saturated(d.Dec, weight)
 	}
 }
 
+// saturated adds the size of weight to sum, which is not negative, and stops at the largest int64.
+func saturated(sum, weight int64) int64 {
+	size := max(weight, -weight)
+	if size < 0 || sum > math.MaxInt64-size { // the smallest int64 has no positive counterpart
+		return math.MaxInt64
+	}
+	return sum + size
+}
+
 // special records an event that has no contributions to give.
-func (f *folder) special(doc bsoncore.Document) error {
+func (f *folder) special(value bsoncore.Value) error {
+	doc, _ := value.DocumentOK()
 	operation, ok := doc.Lookup("op").StringValueOK()
 	if !ok {
 		return errors.New("decode event: special event without an operation")

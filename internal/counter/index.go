@@ -1,6 +1,8 @@
 package counter
 
 import (
+	"slices"
+
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -35,7 +37,7 @@ func (d *Definition) TouchedIndex() Index {
 func (d *Definition) RowsIndex() Index {
 	keys := bson.D{{Key: d.Key, Value: 1}}
 	for _, path := range []string{d.SoftDelete, d.Sum} {
-		if path != "" && path != d.Key {
+		if path != "" && !slices.ContainsFunc(keys, func(e bson.E) bool { return e.Key == path }) {
 			keys = append(keys, bson.E{Key: path, Value: 1})
 		}
 	}

@@ -54,7 +54,7 @@ func (d *Definition) Ranges(ctx context.Context, client *mongo.Client, rowsPerRa
 }
 
 // sample returns about one random value of the field at path per perRange documents.
-func sample(ctx context.Context, c *mongo.Collection, path string, perRange int64) ([]any, error) {
+func sample(ctx context.Context, c *mongo.Collection, path string, perRange int64) ([]bson.RawValue, error) {
 	n, err := c.EstimatedDocumentCount(ctx)
 	if err != nil || n <= perRange {
 		return nil, err
@@ -70,7 +70,7 @@ func sample(ctx context.Context, c *mongo.Collection, path string, perRange int6
 	if err := cursor.All(ctx, &drawn); err != nil {
 		return nil, err
 	}
-	keys := make([]any, 0, len(drawn))
+	keys := make([]bson.RawValue, 0, len(drawn))
 	for _, s := range drawn {
 		if !s.K.IsZero() {
 			keys = append(keys, s.K)
@@ -79,11 +79,36 @@ func sample(ctx context.Context, c *mongo.Collection, path string, perRange int6
 	return keys, nil
 }
 
+// maxBoundBytes is how much of a command of 16 MiB bounds may take.
+const maxBoundBytes = 8 << 20
+
+// thinned leaves out so many of the keys, evenly, that the others fit into one command. Fewer bounds make larger ranges.
+func thinned(keys []bson.RawValue) []bson.RawValue {
+	const overhead = 64 // of one key among the others
+	total := 0
+	for _, k := range keys {
+		total += len(k.Value) + overhead
+	}
+	if total <= maxBoundBytes {
+		return keys
+	}
+	every := total/maxBoundBytes + 1
+	var kept []bson.RawValue
+	room := maxBoundBytes
+	for i := 0; i < len(keys); i += every {
+		if n := len(keys[i].Value) + overhead; n <= room {
+			kept = append(kept, keys[i])
+			room -= n
+		}
+	}
+	return kept
+}
+
 // sorted has the server sort and distinguish the usable ones among keys, since its order is the one that ranges go by,
 // and returns them by bracket.
-func sorted(ctx context.Context, client *mongo.Client, databaseName string, keys []any) (map[string][]bson.RawValue, error) {
+func sorted(ctx context.Context, client *mongo.Client, databaseName string, keys []bson.RawValue) (map[string][]bson.RawValue, error) {
 	documents := make(bson.A, 0, len(keys))
-	for _, k := range keys {
+	for _, k := range thinned(keys) {
 		// A key is a value, whatever it looks like to an expression: "$name" is text.
 		documents = append(documents, one("k", one("$literal", k)))
 	}
@@ -130,7 +155,8 @@ func divide(bounds map[string][]bson.RawValue) []Selection {
 	var all []Selection
 	for _, b := range brackets {
 		in := bounds[b.name]
-		if len(in) == 0 {
+		// Every value, of any type, is greater than MinKey and less than MaxKey: no bounds for these two.
+		if len(in) == 0 || b.name == "minKey" || b.name == "maxKey" {
 			all = append(all, Selection(one("$type", b.types)))
 			continue
 		}

@@ -41,7 +41,7 @@ func (d *Definition) Count(ctx context.Context, client *mongo.Client, which Sele
 	if err != nil {
 		return nil, 0, fmt.Errorf("count rows of %s: %w", d.Name, err)
 	}
-	defer cursor.Close(ctx)
+	defer func() { _ = cursor.Close(ctx) }()
 	truths = map[string]Truth{}
 	for cursor.Next(ctx) {
 		raw := append(bson.Raw(nil), cursor.Current...)
@@ -62,11 +62,18 @@ func (d *Definition) Count(ctx context.Context, client *mongo.Client, which Sele
 
 // RowsWithoutKey counts the rows whose key is missing, null, an array or otherwise unusable: they count for nothing.
 func (d *Definition) RowsWithoutKey(ctx context.Context, client *mongo.Client) (int64, error) {
+	suspects := bson.A{
+		one(d.Key, nil),
+		one(d.Key, one("$type", bson.A{"array", "regex", "object", "undefined"})),
+	}
+	// What stands in an array on the way is no key either, though a filter would look at each.
+	for i, r := range d.Key {
+		if r == '.' {
+			suspects = append(suspects, one(d.Key[:i], one("$type", "array")))
+		}
+	}
 	cursor, err := d.rows(client).Aggregate(ctx, bson.A{
-		one("$match", bson.D{{Key: "$or", Value: bson.A{
-			one(d.Key, nil),
-			one(d.Key, one("$type", bson.A{"array", "regex", "object", "undefined"})),
-		}}}),
+		one("$match", one("$or", suspects)),
 		one("$match", one("$expr", op("$not", usableKey("$"+d.Key)))),
 		one("$count", "n"),
 	}, options.Aggregate().SetCollation(simple))

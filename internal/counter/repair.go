@@ -19,44 +19,112 @@ type Repair struct {
 	Mark              Touched  // the mark in the state database to clear, if it has a stamp
 }
 
+// Outcome is what became of one repair.
+type Outcome struct {
+	Applied bool
+	Gone    bool   // not applied, and there is no document
+	Refused string // not applied: the document refuses the update, in the server's words
+}
+
 // Repair applies repairs, each guarded by the id of the last repair that was read, so that two reconcilers at one
-// position repair once. It returns how many applied; the others had been repaired by somebody else meanwhile, or their
-// document refuses the update, and keep their marks.
-func (d *Definition) Repair(ctx context.Context, client *mongo.Client, states *States, repairs []Repair) (applied int64, err error) {
-	if len(repairs) == 0 {
-		return 0, nil
+// position repair once. The outcomes are in the order of the repairs: what neither applied nor was refused has been
+// repaired by somebody else meanwhile, or its document is gone. Only what applied loses its mark.
+func (d *Definition) Repair(ctx context.Context, client *mongo.Client, states *States, repairs []Repair) ([]Outcome, error) {
+	outcomes, err := d.applyRepairs(ctx, client, repairs)
+	if err != nil {
+		return nil, err
 	}
-	models := make([]mongo.WriteModel, len(repairs))
+	// A lane may make a document just while a repair does: it is there now, and not repaired.
+	var there []Repair
+	var at []int
 	for i, r := range repairs {
-		models[i] = d.repair(r)
+		if d.upserts(r) && outcomes[i] == (Outcome{}) {
+			r.Read.Exists = true
+			there, at = append(there, r), append(at, i)
+		}
+	}
+	again, err := d.applyRepairs(ctx, client, there)
+	if err != nil {
+		return nil, err
+	}
+	for n, i := range at {
+		outcomes[i] = again[n]
+	}
+	var cleared []Touched
+	for i, r := range repairs {
+		if outcomes[i].Applied {
+			cleared = append(cleared, r.Mark)
+		}
+	}
+	return outcomes, d.Untouch(ctx, states, cleared)
+}
+
+// applyRepairs sends the updates and finds out what became of each.
+func (d *Definition) applyRepairs(ctx context.Context, client *mongo.Client, repairs []Repair) ([]Outcome, error) {
+	if len(repairs) == 0 {
+		return nil, nil
+	}
+	models, ids := make([]mongo.WriteModel, len(repairs)), make([]bson.ObjectID, len(repairs))
+	for i, r := range repairs {
+		ids[i] = bson.NewObjectID()
+		models[i] = d.repair(r, ids[i])
 	}
 	result, err := d.targets(client).BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
 	var bulk mongo.BulkWriteException
 	if err != nil && (!errors.As(err, &bulk) || bulk.WriteConcernError != nil) {
-		return 0, fmt.Errorf("repair counters of %s: %w", d.Name, err)
+		return nil, fmt.Errorf("repair counters of %s: %w", d.Name, err)
 	}
-	failed := map[int]bool{}
-	for _, fault := range bulk.WriteErrors {
-		failed[fault.Index] = true
-	}
-	var cleared []Touched
-	for i, r := range repairs {
-		if !failed[i] {
-			cleared = append(cleared, r.Mark)
+	outcomes := outcomesOf(len(repairs), bulk.WriteErrors)
+	if int(result.MatchedCount+result.UpsertedCount) < len(repairs)-len(bulk.WriteErrors) {
+		if err := d.recheck(ctx, client, repairs, ids, outcomes); err != nil {
+			return nil, err
 		}
 	}
-	return result.MatchedCount + result.UpsertedCount, d.Untouch(ctx, states, cleared)
+	return outcomes, nil
 }
 
-// repair is the guarded update of one document.
-func (d *Definition) repair(r Repair) mongo.WriteModel {
+func outcomesOf(n int, faults []mongo.BulkWriteError) []Outcome {
+	outcomes := make([]Outcome, n)
+	for i := range outcomes {
+		outcomes[i].Applied = true
+	}
+	for _, fault := range faults {
+		outcomes[fault.Index] = Outcome{Refused: fault.Message}
+		if racedUpsert(fault) {
+			outcomes[fault.Index] = Outcome{}
+		}
+	}
+	return outcomes
+}
+
+// recheck finds out which repairs matched nothing: the server only says how many did.
+func (d *Definition) recheck(ctx context.Context, client *mongo.Client, repairs []Repair, ids []bson.ObjectID, outcomes []Outcome) error {
+	keys := make([]bson.RawValue, len(repairs))
+	for i, r := range repairs {
+		keys[i] = r.Read.Key
+	}
+	now, err := d.Documents(ctx, client, Listed(keys))
+	if err != nil {
+		return err
+	}
+	for i := range outcomes {
+		if outcomes[i].Applied {
+			document := now[Canonical(keys[i])]
+			outcomes[i] = Outcome{Applied: document.Repair == ids[i], Gone: !document.Exists}
+		}
+	}
+	return nil
+}
+
+// repair is the guarded update of one document. Everything in it is a difference, so whatever came since survives.
+func (d *Definition) repair(r Repair, id bson.ObjectID) mongo.WriteModel {
 	add := func(path string, n int64) any { return op("$add", op("$ifNull", "$"+path, int64(0)), n) }
 	stamp := "$" + d.Own(FieldStamp)
 	set := bson.D{
 		{Key: d.Target.Base, Value: add(d.Target.Base, r.Base)},
 		{Key: d.Target.Live, Value: add(d.Target.Live, r.Live)},
 		{Key: d.TotalPath(), Value: add(d.TotalPath(), r.Total)},
-		{Key: d.Own(FieldRepair), Value: bson.NewObjectID()},
+		{Key: d.Own(FieldRepair), Value: id},
 		// The mark goes only if it is the one that was read: a later touch is for the next run.
 		{Key: d.Own(FieldTouched), Value: op("$cond", op("$eq", op("$ifNull", stamp, bson.NilObjectID), r.Read.Stamp),
 			"$$REMOVE", "$"+d.Own(FieldTouched))},
@@ -74,8 +142,11 @@ func (d *Definition) repair(r Repair) mongo.WriteModel {
 	}
 	filter := bson.D{{Key: "_id", Value: one("$eq", r.Read.Key)}, {Key: d.Own(FieldRepair), Value: guard}}
 	return mongo.NewUpdateOneModel().SetFilter(filter).SetUpdate(bson.A{one("$set", set)}).
-		SetUpsert(d.Target.Upsert && !r.Read.Exists).SetCollation(simple)
+		SetUpsert(d.upserts(r)).SetCollation(simple)
 }
+
+// upserts reports whether a repair may make the document: not where one was read, which somebody has deleted then.
+func (d *Definition) upserts(r Repair) bool { return d.Target.Upsert && !r.Read.Exists }
 
 func untouch(d *Definition, mark Touched) mongo.WriteModel {
 	return mongo.NewDeleteOneModel().SetFilter(bson.D{{Key: "_id", Value: keyID(d, mark.Key)}, {Key: "stamp", Value: mark.Stamp}})
@@ -105,7 +176,7 @@ func (d *Definition) Untouch(ctx context.Context, states *States, marks []Touche
 func (d *Definition) Touch(ctx context.Context, states *States, keys []bson.RawValue) error {
 	models := make([]mongo.WriteModel, len(keys))
 	for i, key := range keys {
-		models[i] = touch(d, key, bson.NewObjectID())
+		models[i] = touch(d, key, ownStamp())
 	}
 	return states.marks(ctx, models)
 }

@@ -3,12 +3,10 @@ package counter
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"driftless/internal/checkpoint"
 	"driftless/internal/stream"
@@ -32,6 +30,9 @@ func NewLane(name string, client *mongo.Client, checkpoints *checkpoint.Store, s
 // (the server's message by counter name). A lane without a checkpoint starts at a fresh position; counters that are new
 // or changed are marked for a full recount in the transaction that takes them up.
 func (l *Lane) Load(ctx context.Context, broken map[string]string) (checkpoint.Checkpoint, error) {
+	if err := l.checkpoints.Take(ctx, l.Name); err != nil {
+		return checkpoint.Checkpoint{}, err
+	}
 	from, err := l.checkpoints.Load(ctx, l.Name)
 	if errors.Is(err, checkpoint.ErrNone) {
 		return l.restart(ctx, checkpoint.Checkpoint{Lane: l.Name}, "", broken)
@@ -138,11 +139,10 @@ func (l *Lane) recountReason(from checkpoint.Checkpoint, d *Definition, reason s
 
 // move commits one compare-and-set with what belongs to it. It is tried once: a caller that reopens loads again.
 func (l *Lane) move(ctx context.Context, from, to checkpoint.Checkpoint, with func(context.Context) error) error {
-	session, err := l.client.StartSession(options.Session().SetCausalConsistency(false))
+	session, err := l.checkpoints.Session(l.Name)
 	if err != nil {
-		return fmt.Errorf("start session: %w", err)
+		return err
 	}
-	defer session.EndSession(context.WithoutCancel(ctx))
 	return transact(ctx, session, func(ctx context.Context) error {
 		if err := l.checkpoints.Advance(ctx, from, to); err != nil {
 			return err

@@ -10,6 +10,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 )
 
 // Collections of the state database that counters keep.
@@ -65,9 +68,11 @@ type Gap struct {
 // States reads and writes what the state database knows about counters. Its methods take part in the session in ctx.
 type States struct{ db *mongo.Database }
 
-// NewStates opens the states of the state database.
+// NewStates opens the states of the state database. They are read as a majority has them: a mark that a later snapshot
+// read might not know yet must not be seen before it.
 func NewStates(client *mongo.Client, stateDatabase string) *States {
-	return &States{db: database(client, stateDatabase)}
+	return &States{db: client.Database(stateDatabase, options.Database().SetReadPreference(readpref.Primary()).
+		SetReadConcern(readconcern.Majority()).SetWriteConcern(writeconcern.Majority()))}
 }
 
 // All returns the state of every counter ever declared, by name.

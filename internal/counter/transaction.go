@@ -20,10 +20,18 @@ import (
 
 const (
 	attemptTimeout = 60 * time.Second // the server's own limit for a transaction
-	retryFor       = time.Minute      // then the lane reopens from its checkpoint
+	abortTimeout   = 5 * time.Second
+	retryFor       = time.Minute // then the lane reopens from its checkpoint
 	commitRetries  = 5
+	heldRetries    = 8 // half a second
 	probeDocuments = 500
 )
+
+// errTooLong: a transaction did not come to an end within attemptTimeout.
+var errTooLong = fmt.Errorf("transaction took longer than %s", attemptTimeout)
+
+// errHeld: another owner has a transaction open that moves the same checkpoint.
+var errHeld = errors.New("checkpoint held by another owner's transaction")
 
 // errConflict: somebody else writes the same documents. A smaller transaction has a better chance.
 var errConflict = errors.New("write conflict")
@@ -34,21 +42,18 @@ func transactionOptions() *options.TransactionOptionsBuilder {
 		SetReadConcern(readconcern.Snapshot()).SetWriteConcern(writeconcern.Majority())
 }
 
-// commit brings p into the database, trying the whole transaction again for as long as that can help. Once it has
-// begun, a cancelled ctx does not stop an attempt midway, only the next one.
+// commit brings p into the database, trying the whole transaction again for as long as that can help. A cancelled ctx
+// does not stop a transaction midway, only the next one.
 func (a *Applier) commit(ctx context.Context, p *piece) error {
-	// One session for all attempts: the server takes a later transaction of a session only after the earlier one has
-	// ended, so an earlier commit can never come true behind a later attempt's back.
-	session, err := a.client.StartSession(options.Session().SetCausalConsistency(false))
+	session, err := a.checkpoints.Session(p.from.Lane)
 	if err != nil {
-		return fmt.Errorf("start session: %w", err)
+		return err
 	}
-	defer session.EndSession(context.WithoutCancel(ctx))
 	started := time.Now()
 	policy := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond),
 		backoff.WithMaxInterval(time.Second), backoff.WithMaxElapsedTime(retryFor))
 	err = backoff.RetryNotify(
-		func() error { return a.attempt(context.WithoutCancel(ctx), session, p) },
+		func() error { return a.attempt(ctx, session, p) },
 		backoff.WithContext(policy, ctx),
 		func(err error, _ time.Duration) { a.observer.Retried("transaction", err) })
 	if err != nil {
@@ -58,19 +63,26 @@ func (a *Applier) commit(ctx context.Context, p *piece) error {
 	return nil
 }
 
-// attempt runs the transaction once and says, by backoff.Permanent, when another attempt cannot help.
+// attempt runs the transaction, without the documents that refuse it, and says, by backoff.Permanent, when another
+// attempt cannot help.
 func (a *Applier) attempt(ctx context.Context, session *mongo.Session, p *piece) error {
-	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
-	defer cancel()
-	err := transact(ctx, session, func(ctx context.Context) error { return a.write(ctx, p) })
-	var bad *documentError
+	err := a.transact(ctx, session, p)
+	for bad := (*documentError)(nil); errors.As(err, &bad) && ctx.Err() == nil; {
+		if err = a.setApart(ctx, session, p, bad); err == nil {
+			err = a.transact(ctx, session, p)
+		}
+	}
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, checkpoint.ErrFenced):
 		return a.whoWon(ctx, p)
-	case errors.As(err, &bad):
-		return a.setApart(ctx, session, p, bad)
+	case errors.Is(err, errHeld):
+		if p.held++; p.held < heldRetries {
+			return err
+		}
+		// It is paused or dead, and it may have committed nothing yet. Whoever takes the lane anew ends its transaction.
+		return backoff.Permanent(fmt.Errorf("%w: %w", checkpoint.ErrFenced, err))
 	case IsConflict(err) && len(p.events) > 1:
 		a.observer.Retried("transaction", err)
 		return backoff.Permanent(fmt.Errorf("%w: %w", errConflict, err))
@@ -80,10 +92,14 @@ func (a *Applier) attempt(ctx context.Context, session *mongo.Session, p *piece)
 	}
 }
 
+func (a *Applier) transact(ctx context.Context, session *mongo.Session, p *piece) error {
+	return transact(context.WithoutCancel(ctx), session, func(ctx context.Context) error { return a.write(ctx, p) })
+}
+
 // whoWon decides a lost compare-and-set by the batch id. The number alone would not do: another owner may have
 // committed the same number while our commit was lost.
 func (a *Applier) whoWon(ctx context.Context, p *piece) error {
-	now, err := a.checkpoints.Load(ctx, p.from.Lane)
+	now, err := a.checkpoints.Load(context.WithoutCancel(ctx), p.from.Lane)
 	switch {
 	case errors.Is(err, checkpoint.ErrNone):
 		return backoff.Permanent(fmt.Errorf("checkpoint of lane %s is gone: %w", p.from.Lane, checkpoint.ErrFenced))
@@ -91,21 +107,58 @@ func (a *Applier) whoWon(ctx context.Context, p *piece) error {
 		return err
 	case now.Same(p.to):
 		return nil
+	case now.Same(p.from):
+		return fmt.Errorf("the last move of lane %s has not reached a majority yet", p.from.Lane)
 	default:
 		return backoff.Permanent(fmt.Errorf("lane %s is at %d, not %d: %w", p.from.Lane, now.Seq, p.from.Seq, checkpoint.ErrFenced))
 	}
 }
 
 // transact runs body in one transaction of the session and finishes a commit whose result is unknown on that session.
+// It returns within about attemptTimeout.
 func transact(ctx context.Context, session *mongo.Session, body func(context.Context) error) error {
 	if err := session.StartTransaction(transactionOptions()); err != nil {
 		return fmt.Errorf("start transaction: %w", err)
 	}
-	inside := mongo.NewSessionContext(ctx, session)
-	if err := body(inside); err != nil {
-		_ = session.AbortTransaction(inside) // the server ends it anyway, with the session's next one
-		return err
+	limited, cancel := limit(ctx, attemptTimeout)
+	defer cancel()
+	inside := mongo.NewSessionContext(limited, session)
+	err := body(inside)
+	if err == nil {
+		err = finish(inside, session)
 	}
+	if err == nil {
+		return nil
+	}
+	abort(ctx, session)
+	if ctx.Err() == nil && limited.Err() != nil {
+		return fmt.Errorf("%w: %w", errTooLong, err)
+	}
+	return err
+}
+
+// limit ends the returned context after d, without a deadline in it: where there is one, the driver repeats a commit as
+// often as fits into it, without a pause (measured: thousands a second).
+func limit(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	timer := time.AfterFunc(d, cancel)
+	return ctx, func() {
+		timer.Stop()
+		cancel()
+	}
+}
+
+// abort ends a transaction that failed, best effort: the server ends it anyway, with the session's next one. It comes
+// after a commit that failed, too: one that timed out leaves the session inside the transaction, where it could not
+// start another. It does no harm where the commit came true: a committed transaction cannot be aborted.
+func abort(ctx context.Context, session *mongo.Session) {
+	ctx, cancel := limit(context.WithoutCancel(ctx), abortTimeout)
+	defer cancel()
+	_ = session.AbortTransaction(mongo.NewSessionContext(ctx, session))
+}
+
+// finish commits, again while the result is unknown.
+func finish(inside context.Context, session *mongo.Session) error {
 	policy := backoff.WithMaxRetries(backoff.NewExponentialBackOff(backoff.WithInitialInterval(20*time.Millisecond)), commitRetries)
 	return backoff.Retry(func() error {
 		err := session.CommitTransaction(inside)
@@ -113,7 +166,7 @@ func transact(ctx context.Context, session *mongo.Session, body func(context.Con
 			return backoff.Permanent(fmt.Errorf("commit: %w", err))
 		}
 		return err
-	}, backoff.WithContext(policy, ctx))
+	}, backoff.WithContext(policy, inside))
 }
 
 func hasLabel(err error, label string) bool {
@@ -165,8 +218,8 @@ func racedUpsert(fault mongo.BulkWriteError) bool {
 }
 
 // setApart takes a document out of the piece, and from the second one on looks for all the others at once, since a
-// transaction reveals only one at a time. The piece has another content then, and so another batch id: the attempt
-// that found the fault has ended for good.
+// transaction reveals only one at a time. The piece has another content then, and so another batch id: the transaction
+// that found the fault has ended for good, and so has every earlier one, or the fault would not have been reached.
 func (a *Applier) setApart(ctx context.Context, session *mongo.Session, p *piece, bad *documentError) error {
 	p.apart = append(p.apart, bad.Apart)
 	if len(p.apart) > 1 && !p.probed {
@@ -175,14 +228,15 @@ func (a *Applier) setApart(ctx context.Context, session *mongo.Session, p *piece
 		}
 		p.probed = true
 	}
-	if len(p.apart) > maxApart {
-		return backoff.Permanent(fmt.Errorf("more than %d documents refuse their increment, the last one with: %s", maxApart, bad.Reason))
+	if len(p.apart) > a.MaxApart {
+		return backoff.Permanent(fmt.Errorf("%w: more than %d, the last one of %d with: %s",
+			ErrRefused, a.MaxApart, len(p.folded.Deltas), p.apart[len(p.apart)-1].Reason))
 	}
 	p.to.Batch = bson.NewObjectID()
 	if err := a.addTail(p); err != nil {
 		return backoff.Permanent(err)
 	}
-	return a.attempt(ctx, session, p)
+	return nil
 }
 
 // errProbe ends a transaction that was only a question.
@@ -191,9 +245,9 @@ var errProbe = errors.New("probe")
 // probe tries every document of the piece in transactions that are never committed, past each fault it finds.
 func (a *Applier) probe(ctx context.Context, session *mongo.Session, p *piece) error {
 	for _, group := range groupByTarget(p) {
-		for len(group) > 0 && len(p.apart) <= maxApart {
+		for len(group) > 0 && len(p.apart) <= a.MaxApart && ctx.Err() == nil {
 			chunk := group[:min(probeDocuments, len(group))]
-			err := transact(ctx, session, func(ctx context.Context) error {
+			err := transact(context.WithoutCancel(ctx), session, func(ctx context.Context) error {
 				if err := a.increments(ctx, chunk, p.to.Batch); err != nil {
 					return err
 				}

@@ -53,7 +53,7 @@ func TestHealthzNamesTheStuckLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions()
 		o.Health.Loop("comments", time.Second)
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) //nolint:forbidigo // in a bubble
 		got := get(o, "/healthz")
 		if got.Code != http.StatusServiceUnavailable || !strings.Contains(got.Body.String(), "loop comments") {
 			t.Errorf("%d %q", got.Code, got.Body)

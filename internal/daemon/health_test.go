@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// pass lets time go by.
+var pass = time.Sleep //nolint:forbidigo // in a bubble, where it takes none
+
 func TestHealthJudgesLoopsByTheirHeartbeat(t *testing.T) {
 	const allowed = 30 * time.Second
 	for name, tt := range map[string]struct {
@@ -13,16 +16,16 @@ func TestHealthJudgesLoopsByTheirHeartbeat(t *testing.T) {
 		want  string // "" when healthy
 	}{
 		"just registered":       {func(*Heartbeat) {}, ""},
-		"never beats":           {func(*Heartbeat) { time.Sleep(31 * time.Second) }, "loop comments has not moved for 31s, at most 30s is expected"},
-		"exactly at the limit":  {func(*Heartbeat) { time.Sleep(allowed) }, ""},
-		"beats in time":         {func(b *Heartbeat) { time.Sleep(20 * time.Second); b.Beat(); time.Sleep(20 * time.Second) }, ""},
-		"stops beating":         {func(b *Heartbeat) { b.Beat(); time.Sleep(2 * time.Minute) }, "loop comments has not moved for 2m0s, at most 30s is expected"},
-		"waits for long":        {func(b *Heartbeat) { b.Waiting(); time.Sleep(24 * time.Hour) }, ""},
-		"is judged after it":    {func(b *Heartbeat) { b.Waiting(); time.Sleep(time.Hour); b.Beat(); time.Sleep(40 * time.Second) }, "loop comments has not moved for 40s, at most 30s is expected"},
-		"recovers":              {func(b *Heartbeat) { time.Sleep(time.Hour); b.Beat() }, ""},
-		"has ended":             {func(b *Heartbeat) { b.Done(); time.Sleep(time.Hour) }, ""},
-		"beats after its end":   {func(b *Heartbeat) { b.Done(); b.Beat(); time.Sleep(time.Hour) }, ""},
-		"time is still running": {func(b *Heartbeat) { b.Beat(); time.Sleep(29 * time.Second) }, ""},
+		"never beats":           {func(*Heartbeat) { pass(31 * time.Second) }, "loop comments has not moved for 31s, at most 30s is expected"},
+		"exactly at the limit":  {func(*Heartbeat) { pass(allowed) }, ""},
+		"beats in time":         {func(b *Heartbeat) { pass(20 * time.Second); b.Beat(); pass(20 * time.Second) }, ""},
+		"stops beating":         {func(b *Heartbeat) { b.Beat(); pass(2 * time.Minute) }, "loop comments has not moved for 2m0s, at most 30s is expected"},
+		"waits for long":        {func(b *Heartbeat) { b.Waiting(); pass(24 * time.Hour) }, ""},
+		"is judged after it":    {func(b *Heartbeat) { b.Waiting(); pass(time.Hour); b.Beat(); pass(40 * time.Second) }, "loop comments has not moved for 40s, at most 30s is expected"},
+		"recovers":              {func(b *Heartbeat) { pass(time.Hour); b.Beat() }, ""},
+		"has ended":             {func(b *Heartbeat) { b.Done(); pass(time.Hour) }, ""},
+		"beats after its end":   {func(b *Heartbeat) { b.Done(); b.Beat(); pass(time.Hour) }, ""},
+		"time is still running": {func(b *Heartbeat) { b.Beat(); pass(29 * time.Second) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -42,7 +45,7 @@ func TestHealthNamesEveryStuckLoop(t *testing.T) {
 		health.Loop("reactions", time.Second)
 		health.Loop("comments", time.Second)
 		health.Loop("sweep", time.Hour)
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		want := "loop comments has not moved for 1m0s, at most 1s is expected\n" +
 			"loop reactions has not moved for 1m0s, at most 1s is expected"
 		if got := message(health.Check()); got != want {
@@ -57,7 +60,7 @@ func TestLeavingALaneDoesNotEndItsNextHeartbeat(t *testing.T) {
 		first := health.Loop("comments", time.Second)
 		health.Loop("comments", time.Second)
 		first.Done()
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		if health.Check() == nil {
 			t.Error("the second heartbeat of the name is not judged")
 		}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -91,10 +92,13 @@ func healthURL(address string) (string, error) {
 	return "http://" + net.JoinHostPort(host, port) + "/healthz", nil
 }
 
-// shortCause drops the URL that net/http puts in front, since the caller names it, and says a timeout in words.
+// shortCause drops the URL that net/http puts in front, since the caller names it, and says the usual causes in words.
 func shortCause(err error, limit time.Duration) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("no answer within %s", limit)
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return errors.New("nothing listens there: is it running, and does it listen on this address?")
 	}
 	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		return wrapped.Err

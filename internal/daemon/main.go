@@ -24,8 +24,7 @@ func execute(ctx context.Context, root *cobra.Command) int {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err: err} })
 	root.InitDefaultCompletionCmd() // cobra would add it later, and leniently
 	makeStrict(root)
-	root.SetUsageTemplate(strings.Replace(root.UsageTemplate(),
-		"{{if .Runnable}}", "{{if and .Runnable (not .HasAvailableSubCommands)}}", 1)) // a group by itself does nothing
+	root.SetUsageTemplate(usageTemplate)
 
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil {

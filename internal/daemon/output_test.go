@@ -82,7 +82,7 @@ func TestTableAligns(t *testing.T) {
 	}
 	want := `LANE                EVENTS  OWNER
 comments            3       a
-reactions/orders/0  120000  
+reactions/orders/0  120000
 bad\x1b[2J\tkey\n   -1      é\xff
 `
 	if out.String() != want {

@@ -85,7 +85,9 @@ func (s *Server) Serve(ctx context.Context) error {
 	if s.http.Shutdown(limited) != nil {
 		_ = s.http.Close() // whoever still reads is cut off: it had its time
 	}
-	<-failed
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve http on %s: %w", s.Addr(), err)
+	}
 	return nil
 }
 

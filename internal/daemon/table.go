@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strconv"
@@ -12,13 +13,15 @@ import (
 
 // Table writes aligned columns for people. Rows are held back until Flush.
 type Table struct {
-	w       *tabwriter.Writer
-	failure error // the first
+	to   io.Writer
+	text bytes.Buffer
+	w    *tabwriter.Writer // into text
 }
 
 // NewTable returns a table with a header.
 func NewTable(w io.Writer, columns ...string) *Table {
-	t := &Table{w: tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+	t := &Table{to: w}
+	t.w = tabwriter.NewWriter(&t.text, 0, 0, 2, ' ', 0)
 	header := make([]any, len(columns))
 	for i, column := range columns {
 		header[i] = strings.ToUpper(column)
@@ -33,18 +36,16 @@ func (t *Table) Row(cells ...any) {
 	for i, cell := range cells {
 		texts[i] = printable(fmt.Sprint(cell))
 	}
-	if _, err := fmt.Fprintln(t.w, strings.Join(texts, "\t")); err != nil && t.failure == nil {
-		t.failure = err
-	}
+	_, _ = fmt.Fprintln(t.w, strings.Join(texts, "\t")) // into memory
 }
 
-// Flush writes the table and returns the first error of it all.
+// Flush writes the table, without blanks behind the last cell of a row.
 func (t *Table) Flush() error {
-	if err := t.w.Flush(); err != nil && t.failure == nil {
-		t.failure = err
-	}
-	if t.failure != nil {
-		return fmt.Errorf("write table: %w", t.failure)
+	_ = t.w.Flush() // into memory
+	for line := range strings.Lines(t.text.String()) {
+		if _, err := fmt.Fprintln(t.to, strings.TrimRight(line, " \n")); err != nil {
+			return fmt.Errorf("write table: %w", err)
+		}
 	}
 	return nil
 }

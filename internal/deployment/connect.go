@@ -1,10 +1,13 @@
-// Package deployment is the database side of an installation: connecting to it, what must be there, and creating it.
+// Package deployment is the database side of an installation: connecting to it, what the user of it may do, what must be
+// there, and creating it.
 package deployment
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -16,74 +19,128 @@ import (
 )
 
 const (
-	// connectTimeout bounds the first look at a deployment.
-	connectTimeout = 20 * time.Second
-	// heartbeat is how soon the driver sees a new primary.
+	// selectionTimeout is how long an operation waits for a server to take it, unless the connection string says.
+	selectionTimeout = 20 * time.Second
+	// heartbeat is how soon the driver sees a new primary, unless the connection string says.
 	heartbeat = 2 * time.Second
-	// oldestWireVersion is MongoDB 6.0's: the first with both images of a change.
-	oldestWireVersion = 17
+	// answerTimeout bounds what the first look may take once a server was found: it may be one that only listens.
+	answerTimeout = 10 * time.Second
+	// closeTimeout bounds the farewell: a server that is gone would be told about our sessions until it is back.
+	closeTimeout = 2 * time.Second
 )
 
 // Connect opens a client and makes sure that the deployment can serve driftless: a replica set of MongoDB 6.0 or later
-// with a primary. The errors say what to do. Nothing of ours has a time limit for the whole client: a getMore may take
-// as long as the server scans.
+// with a primary that knows the user. The errors say what to do. Close ends it.
 func Connect(ctx context.Context, c config.MongoDB, program string) (*mongo.Client, error) {
-	client, err := mongo.Connect(options.Client().ApplyURI(c.URI).
-		SetAppName("driftless-" + program).SetHeartbeatInterval(heartbeat).SetServerSelectionTimeout(connectTimeout))
-	if err != nil {
-		return nil, fmt.Errorf("open mongodb.uri (%s): %w", c, err)
+	met := newSightings()
+	opts := clientOptions(c, program).SetServerMonitor(met.monitor())
+	// Nothing of ours has a time limit for the whole client: a getMore may take as long as the server scans, and one cut
+	// off would start over for ever.
+	if opts.Timeout != nil && *opts.Timeout > 0 {
+		return nil, errors.New("mongodb.uri sets timeoutMS, which would cut off the wait for changes: remove it")
 	}
-	if err := inspect(ctx, client, c); err != nil {
-		_ = client.Disconnect(context.WithoutCancel(ctx))
-		return nil, err
+	client, err := mongo.Connect(opts)
+	if err != nil {
+		return nil, fmt.Errorf("open mongodb.uri (%s): %s", address(c), withoutPassword(err, c))
+	}
+	if err := inspect(ctx, client, *opts.ServerSelectionTimeout+answerTimeout); err != nil {
+		defer Close(ctx, client)
+		return nil, explainConnect(err, c, met.why(setName(opts)))
 	}
 	return client, nil
 }
 
-// hello is what the server says of itself.
-type hello struct {
-	SetName        string `bson:"setName"`
-	Msg            string `bson:"msg"`
-	MaxWireVersion int    `bson:"maxWireVersion"`
+// clientOptions are our defaults under what the connection string says.
+func clientOptions(c config.MongoDB, program string) *options.ClientOptions {
+	return options.Client().SetAppName("driftless-" + program).SetHeartbeatInterval(heartbeat).
+		SetServerSelectionTimeout(selectionTimeout).ApplyURI(c.URI)
 }
 
-func inspect(ctx context.Context, client *mongo.Client, c config.MongoDB) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+func setName(opts *options.ClientOptions) string {
+	if opts.ReplicaSet == nil {
+		return ""
+	}
+	return *opts.ReplicaSet
+}
+
+// Close ends a client, also after ctx has ended.
+func Close(ctx context.Context, client *mongo.Client) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	var h hello
-	// Any server answers this, also one that is no primary or no member of a set: it is asked what it is first.
-	err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}},
-		options.RunCmd().SetReadPreference(readpref.Nearest())).Decode(&h)
-	if err != nil {
-		return explainConnect(err, c)
-	}
-	switch {
-	case h.Msg == "isdbgrid":
-		return errors.New("mongodb.uri leads to a mongos: a sharded cluster shows the rows of a transaction at another time " +
-			"than its change events, so counts from change streams cannot be exact there; use a replica set, or a Kafka source")
-	case h.SetName == "":
-		return errors.New("mongodb.uri leads to a standalone mongod, which has neither change streams nor transactions: " +
-			"restart it with --replSet rs0 and run rs.initiate() once")
-	case h.MaxWireVersion < oldestWireVersion:
-		return errors.New("the server is older than MongoDB 6.0, which is the first to keep the image of a row before a change: upgrade it")
-	}
-	// Reads something as this user: a wrong password is told by the first command that needs one.
-	if err := client.Ping(ctx, readpref.Primary()); err != nil {
-		return explainConnect(err, c)
-	}
-	return nil
+	_ = client.Disconnect(ctx) // what did not hear of it forgets us by itself
 }
 
-// explainConnect turns the driver's error into one line with what to do.
-func explainConnect(err error, c config.MongoDB) error {
-	const authenticationFailed = 18
+// inspect returns a servingError for a deployment that cannot serve driftless, else the driver's error.
+func inspect(ctx context.Context, client *mongo.Client, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	admin := client.Database("admin")
+	// Any server answers this, also one that is no primary or no member of a set: it is asked what it is first.
+	var h hello
+	err := admin.RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}, options.RunCmd().SetReadPreference(readpref.Nearest())).Decode(&h)
+	if err != nil {
+		return err
+	}
+	if err := h.fault(); err != nil {
+		return err
+	}
+	// Needs a user where the server asks for one, but no privilege: a missing user is told here and not by whatever comes first.
+	return admin.RunCommand(ctx, bson.D{
+		{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}, {Key: "authorizedDatabases", Value: true},
+		{Key: "filter", Value: bson.D{{Key: "name", Value: "admin"}}},
+	}, options.RunCmd().SetReadPreference(readpref.Primary())).Err()
+}
+
+// Error codes of the server.
+const (
+	codeUnauthorized         = 13
+	codeAuthenticationFailed = 18
+	codeNamespaceNotFound    = 26
+	codeNamespaceExists      = 48
+)
+
+// address names the deployment without the password.
+func address(c config.MongoDB) string {
+	text, _, _ := strings.Cut(c.String(), ", state in ")
+	return text
+}
+
+// explainConnect turns the driver's error into one line with what to do. why is what the servers said, "" for nothing.
+func explainConnect(err error, c config.MongoDB, why string) error {
+	var fault servingError
 	var server mongo.ServerError
 	switch {
-	case errors.As(err, &server) && server.HasErrorCode(authenticationFailed):
-		return fmt.Errorf("MongoDB refuses the user name or password of mongodb.uri (%s): correct it, or authSource", c)
-	case mongo.IsTimeout(err), mongo.IsNetworkError(err), errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("no usable MongoDB at mongodb.uri (%s): check host, port, replicaSet and TLS: %w", c, err)
+	case errors.As(err, &fault):
+		return fmt.Errorf("mongodb.uri leads to %w", fault)
+	case errors.As(err, &server) && server.HasErrorCode(codeAuthenticationFailed):
+		return fmt.Errorf("MongoDB refuses the user name or password of mongodb.uri (%s): correct it, or authSource", address(c))
+	case errors.As(err, &server) && server.HasErrorCode(codeUnauthorized):
+		return fmt.Errorf("MongoDB asks for a user, and mongodb.uri (%s) names none: put user:password@ in front of the host, "+
+			"best in a file that mongodb.uri_file names", address(c))
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("connect to mongodb.uri (%s): %w", address(c), context.Canceled)
+	case mongo.IsTimeout(err), mongo.IsNetworkError(err):
+		if why == "" {
+			why = "no server answers"
+		}
+		return fmt.Errorf("no usable MongoDB at mongodb.uri (%s): %s: check host, port, replicaSet and TLS", address(c), why)
 	default:
-		return fmt.Errorf("ask MongoDB at mongodb.uri (%s) what it is: %w", c, err)
+		return fmt.Errorf("ask MongoDB at mongodb.uri (%s) what it is: %s", address(c), withoutPassword(err, c))
 	}
+}
+
+// withoutPassword is the text of an error of the driver, which may quote what it stumbles over.
+func withoutPassword(err error, c config.MongoDB) string {
+	text := err.Error()
+	authority, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(c.URI, "mongodb+srv://"), "mongodb://"), "/")
+	if end := strings.LastIndex(authority, "@"); end >= 0 {
+		_, password, _ := strings.Cut(authority[:end], ":")
+		plain, _ := url.PathUnescape(password)
+		for _, secret := range []string{password, plain} {
+			if secret != "" {
+				text = strings.ReplaceAll(text, secret, "***")
+			}
+		}
+	}
+	return text
 }

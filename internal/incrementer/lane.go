@@ -2,13 +2,16 @@
 package incrementer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
 	"driftless/internal/checkpoint"
@@ -22,10 +25,13 @@ const (
 	readAhead = 1
 	// brokenRetry is how often a counter whose expression failed is tried again.
 	brokenRetry = time.Minute
+	// refusedRetry is how often a lane looks again whose counter documents must be mended: looking costs the server.
+	refusedRetry = time.Minute
 	// retryAfter is the shortest pause after an error of the server or the network.
 	retryAfter    = time.Second
 	maxRetryAfter = 10 * time.Second
-	// fencedPause keeps two owners of one lane from reopening in a tight loop.
+	// fencedPause is the first pause after losing to another owner. It doubles while nothing is applied in between, so
+	// that two owners of one lane do not reopen in a tight loop.
 	fencedPause = 50 * time.Millisecond
 )
 
@@ -53,31 +59,36 @@ type Lane struct {
 	OpenSource     func([]*counter.Definition) (stream.Source, error)
 	NewApplier     func([]*counter.Definition) Applier
 	IdleCheckpoint time.Duration
-	StopWhenLost   bool // policy stop: a lost position ends the process
+	BrokenRetry    time.Duration // how often broken counters are tried again; 0 is every minute
+	StopWhenLost   bool          // policy stop: a lost position ends the process
 	State          *State
 	Metrics        *Metrics
 	Log            *slog.Logger
 
-	broken  map[string]string // the server's message by counter
+	broken  map[string]string // the server's message by counter; published, so replaced and never changed
 	mendAt  time.Time         // when the broken ones are tried again
 	failing *backoff.ExponentialBackOff
+	fenced  time.Duration // the next pause after being fenced
 }
 
 // Run follows the lane until ctx ends. Everything that can be tried again is; a lost position ends it when the policy
 // says so.
 func (l *Lane) Run(ctx context.Context) error {
-	l.broken = map[string]string{}
+	l.broken, l.fenced = nil, fencedPause
 	l.failing = backoff.NewExponentialBackOff(backoff.WithInitialInterval(retryAfter),
 		backoff.WithMaxInterval(maxRetryAfter), backoff.WithMaxElapsedTime(0))
 	for {
+		l.State.working()
 		err := l.follow(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		l.State.working()
 		pause, err := l.recover(ctx, err)
 		if err != nil {
 			return err
 		}
+		l.State.waiting()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -93,10 +104,14 @@ func (l *Lane) recover(ctx context.Context, err error) (pause time.Duration, fat
 		return 0, nil
 	case errors.Is(err, checkpoint.ErrFenced):
 		l.Metrics.fenced(l.Source)
-		l.Log.Warn("fenced by another owner, reloading", logkey.Lane, l.Name)
-		return fencedPause, nil
+		pause = l.fenced
+		l.fenced = min(2*l.fenced, retryAfter)
+		l.Log.Warn("fenced by another owner, reloading", logkey.Lane, l.Name, logkey.Error, err, "after", pause)
+		return pause, nil
 	case errors.Is(err, stream.ErrPositionLost), errors.Is(err, stream.ErrCollectionChanged):
 		return l.lost(ctx, err)
+	case errors.Is(err, counter.ErrRefused):
+		return l.refused(err), nil
 	case errors.Is(err, stream.ErrExpression):
 		if found := l.findBroken(ctx); found {
 			return 0, nil
@@ -104,9 +119,22 @@ func (l *Lane) recover(ctx context.Context, err error) (pause time.Duration, fat
 	}
 	l.State.failed(err)
 	l.Metrics.restarted(l.Source, reasonOf(err))
-	pause = l.failing.NextBackOff()
+	pause = l.pause()
 	l.Log.Warn("lane interrupted, reopening from its checkpoint", logkey.Lane, l.Name, logkey.Error, err, "after", pause)
 	return pause, nil
+}
+
+// pause is how long to wait after one more failure: longer each time, with jitter, and never less than retryAfter.
+func (l *Lane) pause() time.Duration { return max(retryAfter, l.failing.NextBackOff()) }
+
+// refused answers documents that must be mended by hand: the lane stands still, and looks now and then.
+func (l *Lane) refused(cause error) time.Duration {
+	l.State.failed(cause)
+	l.Metrics.restarted(l.Source, reasonOf(cause))
+	l.Log.Error("lane stands still: too many counter documents cannot take their increment", logkey.Lane, l.Name,
+		logkey.Error, cause, "after", refusedRetry, logkey.Action,
+		"mend the documents or the counters' target fields; nothing is lost while the history reaches back")
+	return refusedRetry
 }
 
 // lost answers a position that cannot be resumed, by the policy (I7).
@@ -117,8 +145,10 @@ func (l *Lane) lost(ctx context.Context, cause error) (time.Duration, error) {
 	}
 	at, err := l.Counters.Restart(ctx, reasonOf(cause), l.broken)
 	if err != nil {
-		l.Log.Warn("fresh start not possible yet", logkey.Lane, l.Name, logkey.Error, err)
-		return l.failing.NextBackOff(), nil
+		l.State.failed(errors.Join(cause, err))
+		pause := l.pause()
+		l.Log.Warn("fresh start not possible yet", logkey.Lane, l.Name, logkey.Error, err, logkey.Cause, cause, "after", pause)
+		return pause, nil
 	}
 	l.Metrics.gap(l.Source)
 	l.Metrics.restarted(l.Source, reasonOf(cause))
@@ -130,12 +160,15 @@ func (l *Lane) lost(ctx context.Context, cause error) (time.Duration, error) {
 
 // follow reads and applies from the checkpoint on until something ends it.
 func (l *Lane) follow(ctx context.Context) error {
-	if len(l.broken) > 0 && !time.Now().Before(l.mendAt) {
-		l.broken = map[string]string{}
-	}
 	at, err := l.Counters.Load(ctx, l.broken)
 	if err != nil {
 		return err
+	}
+	if len(l.broken) > 0 && !time.Now().Before(l.mendAt) {
+		l.mend(ctx, at)
+		if at, err = l.Counters.Load(ctx, l.broken); err != nil {
+			return err
+		}
 	}
 	working := l.working()
 	source, err := l.OpenSource(working)
@@ -153,9 +186,19 @@ func (l *Lane) follow(ctx context.Context) error {
 
 	group, ctx := errgroup.WithContext(ctx)
 	batches := make(chan stream.Batch, readAhead)
-	group.Go(func() error { return l.read(ctx, reader, batches) })
+	var ended error // why there is no more to read
+	group.Go(func() error {
+		// Not the group's error, which would cancel the applier: what was read before is applied first, and only then
+		// is the checkpoint where the error is.
+		defer close(batches)
+		ended = l.read(ctx, reader, batches)
+		return nil
+	})
 	group.Go(func() error { return l.apply(ctx, at, l.NewApplier(working), batches) })
-	return group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return ended
 }
 
 // read fills batches until an error. An applier that is busy holds it back.
@@ -163,8 +206,6 @@ func (l *Lane) read(ctx context.Context, reader stream.Reader, batches chan<- st
 	for {
 		batch, err := reader.Next(ctx)
 		if err != nil {
-			// What was read before is applied first: only then is the checkpoint where the error is.
-			close(batches)
 			return err
 		}
 		select {
@@ -178,18 +219,15 @@ func (l *Lane) read(ctx context.Context, reader stream.Reader, batches chan<- st
 // apply applies batches in order. An idle stream's token is checkpointed now and then, so that it does not fall off the
 // history and a reconciler finds a fresh position.
 func (l *Lane) apply(ctx context.Context, at checkpoint.Checkpoint, applier Applier, batches <-chan stream.Batch) error {
-	var mend <-chan time.Time
-	if len(l.broken) > 0 {
-		mend = time.After(time.Until(l.mendAt))
-	}
 	moved := time.Now()
 	for {
+		if ctx.Err() != nil { // a batch may be waiting as well
+			return ctx.Err()
+		}
 		l.State.waiting()
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-mend:
-			return errMend
 		case batch, open := <-batches:
 			if !open {
 				return nil
@@ -197,17 +235,19 @@ func (l *Lane) apply(ctx context.Context, at checkpoint.Checkpoint, applier Appl
 			l.State.working()
 			if len(batch.Events) == 0 {
 				l.State.caughtUp(time.Now())
-				if time.Since(moved) < l.IdleCheckpoint || !newer(batch, at) {
-					continue
+			}
+			if len(batch.Events) > 0 || time.Since(moved) >= l.IdleCheckpoint && newer(batch, at) {
+				var err error
+				if at, err = applier.Apply(ctx, at, batch); err != nil {
+					return err
 				}
+				moved, l.fenced = time.Now(), fencedPause
+				l.failing.Reset()
+				l.State.applied(at, len(batch.Events))
 			}
-			var err error
-			if at, err = applier.Apply(ctx, at, batch); err != nil {
-				return err
+			if len(l.broken) > 0 && !time.Now().Before(l.mendAt) {
+				return errMend
 			}
-			moved = time.Now()
-			l.failing.Reset()
-			l.State.applied(at, len(batch.Events))
 		}
 	}
 }
@@ -236,26 +276,51 @@ func (l *Lane) findBroken(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	found := false
+	faults := map[string]string{}
 	for _, d := range l.working() {
-		err := l.tryAlone(ctx, d, at)
-		if !errors.Is(err, stream.ErrExpression) {
-			continue
+		if err := l.try(ctx, at, d); errors.Is(err, stream.ErrExpression) {
+			faults[d.Name] = err.Error()
 		}
-		found = true
-		l.broken[d.Name] = err.Error()
-		l.mendAt = time.Now().Add(brokenRetry)
-		l.Metrics.restarted(l.Source, "expression")
-		l.Log.Error("counter set apart: its expression fails on the server, the others go on", logkey.Counter, d.Name,
-			logkey.Lane, l.Name, logkey.Error, err, logkey.Action,
-			"mend count_if or the rows it fails on; the counter is tried again every minute and recounted then")
 	}
-	return found
+	// Where no reading works at all, the fault is the server's and not the counters'.
+	if len(faults) == 0 || l.try(ctx, at) != nil {
+		return false
+	}
+	maps.Copy(faults, l.broken)
+	l.broken, l.mendAt = faults, time.Now().Add(l.brokenRetry())
+	for _, d := range l.Definitions {
+		if message, broken := faults[d.Name]; broken {
+			l.Log.Error("counter set apart: its expression fails on the server, the others go on", logkey.Counter, d.Name,
+				logkey.Lane, l.Name, logkey.Error, message, logkey.Action,
+				"mend count_if or the rows it fails on; the counter is tried again every minute and recounted then")
+		}
+	}
+	l.Metrics.restarted(l.Source, "expression")
+	return true
 }
 
-// tryAlone reads one batch with one counter in the pipeline.
-func (l *Lane) tryAlone(ctx context.Context, d *counter.Definition, at checkpoint.Checkpoint) error {
-	source, err := l.OpenSource([]*counter.Definition{d})
+// mend tries the broken counters again, each alone, and takes those out of broken that work.
+func (l *Lane) mend(ctx context.Context, at checkpoint.Checkpoint) {
+	still := map[string]string{}
+	for _, d := range l.Definitions {
+		message, broken := l.broken[d.Name]
+		if !broken {
+			continue
+		}
+		if l.try(ctx, at, d) != nil {
+			still[d.Name] = message
+			continue
+		}
+		l.Log.Info("counter taken up again: its expression works, a recount makes it right", logkey.Counter, d.Name, logkey.Lane, l.Name)
+	}
+	l.broken, l.mendAt = still, time.Now().Add(l.brokenRetry())
+}
+
+func (l *Lane) brokenRetry() time.Duration { return cmp.Or(l.BrokenRetry, brokenRetry) }
+
+// try reads one batch with only the given counters in the pipeline.
+func (l *Lane) try(ctx context.Context, at checkpoint.Checkpoint, only ...*counter.Definition) error {
+	source, err := l.OpenSource(only)
 	if err != nil {
 		return err
 	}
@@ -264,19 +329,36 @@ func (l *Lane) tryAlone(ctx context.Context, d *counter.Definition, at checkpoin
 		return err
 	}
 	defer reader.Close(ctx)
+	l.State.waiting()
+	defer l.State.working()
 	_, err = reader.Next(ctx)
 	return err
 }
 
 // reasonOf is the short name of an error's cause, as metrics label it.
 func reasonOf(err error) string {
-	for reason, sentinel := range restartReasons {
-		if errors.Is(err, sentinel) {
-			return reason
+	for _, known := range []error{err, answered(err)} {
+		for reason, sentinel := range restartReasons {
+			if errors.Is(known, sentinel) {
+				return reason
+			}
 		}
 	}
-	return "other"
+	return reasonOther
 }
+
+// answered classifies what a server or the network said to a command that is not the stream's.
+func answered(err error) error {
+	var server mongo.ServerError
+	if errors.As(err, &server) || mongo.IsNetworkError(err) || mongo.IsTimeout(err) {
+		if c := stream.Classify(err); errors.Is(c, stream.ErrInterrupted) || errors.Is(c, stream.ErrUnauthorized) {
+			return c
+		}
+	}
+	return nil
+}
+
+const reasonOther = "other"
 
 var restartReasons = map[string]error{
 	"position_lost":      stream.ErrPositionLost,
@@ -284,5 +366,6 @@ var restartReasons = map[string]error{
 	"expression":         stream.ErrExpression,
 	"unauthorized":       stream.ErrUnauthorized,
 	"interrupted":        stream.ErrInterrupted,
+	"refused":            counter.ErrRefused,
 	"foreign_token":      stream.ErrForeignToken,
 }

@@ -67,7 +67,7 @@ func (m *Metrics) Lane(r prometheus.Registerer, source, lane string, definitions
 	for _, v := range []*prometheus.CounterVec{m.batches, m.gaps, m.fences} {
 		v.WithLabelValues(source)
 	}
-	for _, reason := range slices.Sorted(maps.Keys(restartReasons)) {
+	for _, reason := range append(slices.Sorted(maps.Keys(restartReasons)), reasonOther) {
 		m.restarts.WithLabelValues(source, reason)
 	}
 	for _, v := range []*prometheus.HistogramVec{m.batchEvents, m.commitDuration, m.latency} {
@@ -135,10 +135,17 @@ func (o Observer) Applied(a counter.Applied) {
 			m.latency.WithLabelValues(o.Source).Observe(max(0, time.Since(a.Oldest).Seconds()))
 		}
 	}
+	apart := map[*counter.Delta]bool{}
+	for _, x := range a.Apart {
+		apart[x.Delta] = true
+	}
 	type sums struct{ inc, dec int64 }
 	byCounter := map[string]sums{}
 	for i := range a.Deltas {
 		d := &a.Deltas[i]
+		if apart[d] {
+			continue
+		}
 		s := byCounter[d.Counter.Name]
 		byCounter[d.Counter.Name] = sums{s.inc + d.Inc, s.dec + d.Dec}
 	}
@@ -147,8 +154,15 @@ func (o Observer) Applied(a counter.Applied) {
 		m.increments.WithLabelValues(name, "dec").Add(float64(s.dec))
 	}
 	m.skipped.WithLabelValues(o.Source, "missing_image").Add(float64(len(a.Missing)))
-	for _, x := range a.Apart {
+	for i, x := range a.Apart {
 		m.deadLettered.WithLabelValues(o.Source, deadLetterReason(x.Code)).Inc()
+		if i == maxDescribed {
+			o.Log.Error("more increments set apart", logkey.Source, o.Source, logkey.Events, len(a.Apart)-maxDescribed,
+				logkey.Action, "all of them stand in "+counter.DeadLettersCollection)
+		}
+		if i >= maxDescribed {
+			continue
+		}
 		o.Log.Error("increment set apart: its document cannot take it", logkey.Counter, x.Delta.Counter.Name,
 			logkey.Key, x.Delta.Key.String(), "delta", x.Delta.N, logkey.Error, x.Reason,
 			logkey.Action, "mend the document; the next reconcile then makes it right")
@@ -158,6 +172,9 @@ func (o Observer) Applied(a counter.Applied) {
 			logkey.Events, len(a.Missing), logkey.Action, "run `incrementer setup` to turn changeStreamPreAndPostImages on")
 	}
 }
+
+// maxDescribed is how many documents of one transaction are logged one by one.
+const maxDescribed = 20
 
 // deadLetterReasons are the values of the reason label.
 var deadLetterReasons = []string{"type", "validator", "duplicate", "other"}

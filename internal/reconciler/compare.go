@@ -1,6 +1,8 @@
 package reconciler
 
 import (
+	"cmp"
+
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"driftless/internal/counter"
@@ -34,47 +36,65 @@ type verdict struct {
 	drift            int64 // displayed - truth: positive is too high
 	cause            Cause
 	recurring        bool   // wrong although it has been repaired before
-	skip             string // why the key could not be judged
+	skip, why        string // why the key could not be judged: the reason, and in words
+	marked           bool   // something makes the next run look at it
 	repair           *counter.Repair
-	clear            bool // nothing to write but the mark in the state database
+	clear            counter.Touched // nothing to write but this mark in the state database, if it has a stamp
 }
 
-// Reasons for which a key is not judged.
+// Reasons for which a key is not judged, or not repaired.
 const (
 	skipBadField   = "bad_field"   // a field of the counter document is not an integer
 	skipBadSum     = "bad_sum"     // the rows add up to more than 64 bits
 	skipNoDocument = "no_document" // upsert is off and there is none
+	skipRaced      = "raced"       // repaired by somebody else meanwhile
+	skipRefused    = "refused"     // its document refuses the repair
 )
 
-// compare judges one key: pure, so that it is tested without a database. A key that is right and was not touched is not
-// written at all.
-func compare(r reading, upsert bool, reason Cause) verdict {
+// largest bounds what is judged: four such numbers still add up within 64 bits, here and on the server, which would
+// make a double of a larger sum.
+const largest = 1 << 61
+
+// compare judges one key of a counter in the given state: pure, so that it is tested without a database. A key that is
+// right and was not touched is not written at all.
+func compare(r reading, upsert bool, state counter.State) verdict {
 	d := r.document
 	liveAt := d.Live - r.tail
-	v := verdict{key: r.truth.Key, displayed: d.Base + liveAt, truth: r.truth.N}
+	v := verdict{
+		key: r.truth.Key, displayed: d.Base + liveAt, truth: r.truth.N,
+		marked: d.Touched || !r.mark.Stamp.IsZero(),
+	}
 	if d.Exists || v.key.IsZero() {
 		v.key = d.Key
 	}
-	v.drift = v.displayed - v.truth
 	switch {
 	case d.Bad != "":
-		v.skip = skipBadField
-	case r.truth.Bad != "":
-		v.skip = skipBadSum
+		v.skip, v.why = skipBadField, d.Bad
+		return v
+	case max(d.Base, d.Live, d.Total) > largest, min(d.Base, d.Live, d.Total) < -largest:
+		v.skip, v.why = skipBadField, "a field is too large to add to"
+		return v
+	case r.truth.Bad != "", v.truth > largest, v.truth < -largest:
+		v.skip, v.why = skipBadSum, cmp.Or(r.truth.Bad, "the sum is too large to add to")
+		return v
 	case !d.Exists && v.truth == 0 && r.tail == 0:
-		v.drift, v.clear = 0, true
+		v.clear = r.mark
+		return v
 	case !d.Exists && !upsert:
-		v.skip = skipNoDocument
-	case v.drift != 0 || d.Touched || !r.mark.Stamp.IsZero():
+		v.skip, v.why = skipNoDocument, "there is no counter document, and upsert is off"
+		return v
+	}
+	v.drift = v.displayed - v.truth
+	if v.drift != 0 {
+		v.recurring = d.Drifted
+		v.cause = cause(r, v, upsert, reasonOf(state))
+	}
+	if v.drift != 0 || v.marked {
 		d.Key = v.key
 		v.repair = &counter.Repair{
 			Read: d, Base: v.truth - d.Base, Live: -liveAt, Total: v.truth - (d.Total - r.tail),
-			Drifted: v.drift != 0, Mark: r.mark,
+			Drifted: v.drift != 0 && !state.Rebased(), Mark: r.mark,
 		}
-	}
-	if v.drift != 0 {
-		v.recurring = d.Drifted
-		v.cause = cause(r, v, upsert, reason)
 	}
 	return v
 }
@@ -87,7 +107,7 @@ func cause(r reading, v verdict, upsert bool, reason Cause) Cause {
 		return CauseEdited
 	case reason != "":
 		return reason
-	case upsert && !r.mark.Stamp.IsZero():
+	case upsert && r.mark.ByLane():
 		// The document could carry its own mark, and did not.
 		return CauseSetApart
 	case !r.document.Exists:

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"driftless/internal/counter"
 )
@@ -27,7 +28,7 @@ type Metrics struct {
 // skipReasons are the values of the reason label.
 var skipReasons = []string{
 	skipBadField, skipBadSum, skipNoDocument, skipNoCheckpoint, skipDefinition, skipBroken, skipPosition, skipTail,
-	skipStale, skipRaced,
+	skipStale, skipNoRows, skipInterrupted, skipRaced, skipRefused,
 }
 
 // NewMetrics registers the reconciler's metrics, every series of the given counters from the start.
@@ -65,7 +66,7 @@ func NewMetrics(r prometheus.Registerer, definitions []*counter.Definition) *Met
 		skipped:         count("reconciler_keys_skipped_total", "Keys, or whole counters, that could not be judged, by reason.", "counter", "reason"),
 		rowsCounted:     count("reconciler_rows_counted_total", "Rows read by recounts.", "counter"),
 		touchedBacklog:  gauge("reconciler_touched_backlog_keys", "Keys touched and not yet compared, after the last run.", "counter"),
-		oldestTouched:   gauge("reconciler_oldest_touched_timestamp_seconds", "Lower bound of when the oldest key not yet compared was touched, as a Unix time; 0 for none.", "counter"),
+		oldestTouched:   gauge("reconciler_oldest_touched_timestamp_seconds", "Lower bound of when the oldest key not yet compared was touched, as a Unix time; 0 for none, or when nothing has been compared yet.", "counter"),
 		recurring:       gauge("reconciler_recurring_drift_keys", "Keys that drifted in the last run although they had been repaired before.", "counter"),
 		leader: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "reconciler_leader", Help: "1 while this instance runs the reconciliations.",
@@ -135,16 +136,11 @@ func (m *Metrics) ran(r *Report, took time.Duration) {
 	m.duration.Observe(took.Seconds())
 }
 
-// backlog records how many keys are left to compare.
-func (m *Metrics) backlog(name string, keys int64) {
+// backlog records how many keys are left to compare, all of them touched after the given position.
+func (m *Metrics) backlog(name string, keys int64, after bson.Timestamp) {
 	m.touchedBacklog.WithLabelValues(name).Set(float64(keys))
-}
-
-// oldest records since when keys wait, the zero time for none.
-func (m *Metrics) oldest(name string, at time.Time) {
-	seconds := 0.0
-	if !at.IsZero() {
-		seconds = float64(at.Unix())
+	if keys == 0 {
+		after = bson.Timestamp{}
 	}
-	m.oldestTouched.WithLabelValues(name).Set(seconds)
+	m.oldestTouched.WithLabelValues(name).Set(float64(after.T))
 }

@@ -41,6 +41,8 @@ type Reconciler struct {
 	metrics     *Metrics
 	log         *slog.Logger
 
+	rowsPerRange int64
+
 	mutex  sync.Mutex
 	status Status // of the loop
 }
@@ -52,7 +54,7 @@ func New(client *mongo.Client, stateDatabase string, definitions []*counter.Defi
 	return &Reconciler{
 		client: client, checkpoints: checkpoint.NewStore(client, stateDatabase),
 		states: counter.NewStates(client, stateDatabase), definitions: definitions,
-		settings: settings, metrics: metrics, log: log,
+		settings: settings, metrics: metrics, log: log, rowsPerRange: rowsPerRange,
 	}
 }
 
@@ -62,25 +64,18 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 	started := time.Now()
 	report := &Report{Run: bson.NewObjectID().Hex(), Counters: []*CounterReport{}}
 	var failure error
+	described := 0
 	for _, d := range r.definitions {
 		if o.Counter != "" && o.Counter != d.Name {
 			continue
 		}
 		pass := &pass{
-			Reconciler: r, options: o, definition: d, run: report.Run, started: started,
+			Reconciler: r, options: o, definition: d, run: report.Run, described: &described, seen: map[string]bool{},
 			report: &CounterReport{Counter: d.Name, Skipped: map[string]int64{}, Drifted: []Drifted{}, complete: true},
 		}
 		report.Counters = append(report.Counters, pass.report)
-		err := pass.look(ctx)
-		var unjudged *notJudged
-		switch {
-		case errors.As(err, &unjudged):
-			pass.report.Why = unjudged.why
-			pass.report.skip(unjudged.reason, 1)
-			r.log.Warn("counter not judged", logkey.Counter, d.Name, logkey.Reason, unjudged.why, logkey.Run, report.Run)
-		case err != nil:
+		if err := pass.end(pass.look(ctx)); err != nil {
 			failure = errors.Join(failure, fmt.Errorf("reconcile counter %s: %w", d.Name, err))
-			pass.report.complete = false
 		}
 		pass.conclude(ctx)
 	}
@@ -92,4 +87,22 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 		r.metrics.ran(report, time.Since(started))
 	}
 	return report, failure
+}
+
+// end records how a pass ended and returns its error, nil when it only could not judge.
+func (p *pass) end(err error) error {
+	var unjudged *notJudged
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &unjudged):
+		p.report.Why = unjudged.why
+		p.report.skip(unjudged.reason, 1)
+		p.log.Warn("counter not judged", logkey.Counter, p.definition.Name, logkey.Reason, unjudged.reason,
+			logkey.Error, unjudged.why, logkey.Run, p.run)
+		return nil
+	default:
+		p.report.complete = false
+		return err
+	}
 }

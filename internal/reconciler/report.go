@@ -109,9 +109,11 @@ func (r *CounterReport) keepLargest(d Drifted, limit int) {
 	}
 }
 
-// trim sorts the drifted keys by size and cuts them to limit, 0 for all.
+// trim sorts the drifted keys by size, then by key, and cuts them to limit, 0 for all.
 func (r *CounterReport) trim(limit int) {
-	slices.SortStableFunc(r.Drifted, func(a, b Drifted) int { return cmp.Compare(abs(b.Drift), abs(a.Drift)) })
+	slices.SortStableFunc(r.Drifted, func(a, b Drifted) int {
+		return cmp.Or(cmp.Compare(abs(b.Drift), abs(a.Drift)), bytes.Compare(a.Key.Value, b.Key.Value))
+	})
 	if limit > 0 && len(r.Drifted) > limit {
 		r.Drifted = r.Drifted[:limit]
 	}

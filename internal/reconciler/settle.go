@@ -11,7 +11,7 @@ import (
 	"driftless/internal/logkey"
 )
 
-// maxDescribed is how many drifted keys of one counter a run logs one by one.
+// maxDescribed is how many drifted keys a run logs one by one.
 const maxDescribed = 20
 
 // maxBacklog bounds the count of touched keys: beyond it, the number no longer matters.
@@ -19,55 +19,80 @@ const maxBacklog = 1_000_000
 
 // settle reports the verdicts of one batch and, unless the run only looks, repairs what is wrong.
 func (p *pass) settle(ctx context.Context, v view, verdicts []verdict) error {
-	var repairs []counter.Repair
+	var repairs []verdict
 	var cleared []counter.Touched
 	var again []bson.RawValue
-	var wrong int64
 	for _, verdict := range verdicts {
 		if verdict.skip != "" {
-			p.report.skip(verdict.skip, 1)
-			again = append(again, verdict.key)
-			p.log.Warn("counter document set apart", logkey.Counter, p.definition.Name, logkey.Key,
-				ExtendedJSON{verdict.key}.String(), logkey.Reason, verdict.skip, logkey.Run, p.run)
+			again = append(again, p.setApart(verdict)...)
 			continue
 		}
 		p.report.Checked++
 		if verdict.drift != 0 {
-			wrong++
 			p.wrong(v, verdict)
 		}
 		if verdict.repair != nil {
-			repairs = append(repairs, *verdict.repair)
+			repairs = append(repairs, verdict)
 		}
-		if verdict.clear {
-			cleared = append(cleared, counter.Touched{Key: verdict.key})
-		}
+		cleared = append(cleared, verdict.clear)
 	}
 	if p.options.DryRun {
 		return nil
 	}
-	if err := p.definition.Touch(ctx, p.states, again); err != nil {
-		return err
-	}
 	if err := p.definition.Untouch(ctx, p.states, cleared); err != nil {
 		return err
 	}
-	applied, err := p.definition.Repair(ctx, p.client, p.states, repairs)
+	more, err := p.repair(ctx, repairs)
 	if err != nil {
 		return err
 	}
-	raced := int64(len(repairs)) - applied
-	if raced > 0 {
-		p.report.skip(skipRaced, raced)
+	return p.definition.Touch(ctx, p.states, append(again, more...))
+}
+
+// repair makes the wrong keys right and ends the marks of all. It returns the keys that the next run must be told of.
+func (p *pass) repair(ctx context.Context, verdicts []verdict) (again []bson.RawValue, err error) {
+	repairs := make([]counter.Repair, len(verdicts))
+	for i, verdict := range verdicts {
+		repairs[i] = *verdict.repair
 	}
-	p.report.Repaired += max(0, wrong-raced)
-	return nil
+	outcomes, err := p.definition.Repair(ctx, p.client, p.states, repairs)
+	if err != nil {
+		return nil, err
+	}
+	for i, outcome := range outcomes {
+		verdict := verdicts[i]
+		switch {
+		case outcome.Applied && verdict.drift != 0:
+			p.report.Repaired++
+		case outcome.Applied:
+		case outcome.Refused != "":
+			verdict.skip, verdict.why = skipRefused, outcome.Refused
+			again = append(again, p.setApart(verdict)...)
+		default:
+			p.report.skip(skipRaced, 1)
+			if outcome.Gone { // and its mark with it
+				again = append(again, verdict.key)
+			}
+		}
+	}
+	return again, nil
+}
+
+// setApart reports a key that is left as it is, and returns it when nothing makes the next run look at it.
+func (p *pass) setApart(v verdict) []bson.RawValue {
+	p.report.skip(v.skip, 1)
+	p.log.Warn("counter document set apart", logkey.Counter, p.definition.Name, logkey.Key, ExtendedJSON{v.key}.String(),
+		logkey.Reason, v.skip, logkey.Error, v.why, logkey.Run, p.run)
+	if v.marked {
+		return nil
+	}
+	return []bson.RawValue{v.key}
 }
 
 // wrong reports one drifted key, before its repair. What the first recount of a counter changes is no drift: nobody
 // had promised the value.
 func (p *pass) wrong(v view, w verdict) {
-	if p.state.Rebased() {
+	if v.state.Rebased() {
 		p.report.Rebased++
 		return
 	}
@@ -78,7 +103,7 @@ func (p *pass) wrong(v view, w verdict) {
 	p.metrics.drifted(p.definition.Name, w.drift)
 	key := ExtendedJSON{w.key}
 	p.report.keepLargest(Drifted{Key: key, Displayed: w.displayed, Truth: w.truth, Drift: w.drift, Cause: w.cause}, p.options.Limit)
-	if p.described++; p.described > maxDescribed {
+	if *p.described++; *p.described > maxDescribed {
 		return
 	}
 	p.log.Warn("counter drifted", logkey.Counter, p.definition.Name, logkey.Key, key.String(),
@@ -98,14 +123,16 @@ func positionInWords(t bson.Timestamp) string {
 	return time.Unix(int64(t.T), 0).UTC().Format(time.RFC3339) + "/" + strconv.FormatUint(uint64(t.I), 10)
 }
 
-// conclude finishes the counter's report: how far it is verified, and the summary in the log.
+// conclude finishes the counter's report: how far it is verified, and the summary in the log. Every key that was
+// touched up to the position where the pass began was listed after it, and compared there or later.
 func (p *pass) conclude(ctx context.Context) {
+	through := p.began.at.Position
 	whole := p.options.Key.IsZero() && p.report.complete
-	if !p.through.IsZero() {
-		p.report.VerifiedThrough = time.Unix(int64(p.through.T), 0).UTC()
+	if p.report.complete && !through.IsZero() {
+		p.report.VerifiedThrough = time.Unix(int64(through.T), 0).UTC()
 	}
-	if whole && !p.options.DryRun && !p.through.IsZero() {
-		if err := p.states.Verified(context.WithoutCancel(ctx), p.definition.Name, p.through); err != nil {
+	if whole && !p.options.DryRun && !through.IsZero() {
+		if err := p.states.Verified(context.WithoutCancel(ctx), p.definition.Name, through); err != nil {
 			p.log.Warn("verified position not recorded", logkey.Counter, p.definition.Name, logkey.Error, err)
 		}
 	}
@@ -119,18 +146,17 @@ func (p *pass) conclude(ctx context.Context) {
 	}
 }
 
-// backlog publishes what is left to compare: after a whole run that is only what has been touched since its start.
+// backlog publishes what is left to compare. Whatever was touched up to the position that the counter is verified
+// through has been compared.
 func (p *pass) backlog(ctx context.Context, whole bool) {
 	n, err := p.definition.TouchedBacklog(ctx, p.client, p.states, maxBacklog)
 	if err != nil {
 		p.log.Warn("touched keys not counted", logkey.Counter, p.definition.Name, logkey.Error, err)
 		return
 	}
-	p.metrics.backlog(p.definition.Name, n)
-	switch {
-	case n == 0:
-		p.metrics.oldest(p.definition.Name, time.Time{})
-	case whole:
-		p.metrics.oldest(p.definition.Name, p.started)
+	through := p.began.state.VerifiedThrough
+	if whole {
+		through = p.began.at.Position
 	}
+	p.metrics.backlog(p.definition.Name, n, through)
 }

@@ -59,7 +59,11 @@ func (s *ChangeStream) Open(ctx context.Context, from Start) (Reader, error) {
 		session.EndSession(context.WithoutCancel(ctx))
 		return nil, Classify(err)
 	}
-	r.cursor = reply.Lookup("cursor", "id").AsInt64()
+	var ok bool
+	if r.cursor, ok = cursorID(reply); !ok {
+		session.EndSession(context.WithoutCancel(ctx))
+		return nil, fmt.Errorf("open change stream: reply without cursor: %v", reply)
+	}
 	return r, nil
 }
 
@@ -96,10 +100,19 @@ func (r *changeReader) Next(ctx context.Context) (Batch, error) {
 	if err != nil {
 		return Batch{}, err
 	}
-	if reply.Lookup("cursor", "id").AsInt64() == 0 && len(batch.Events) == 0 {
+	if id, ok := cursorID(reply); ok && id == 0 && len(batch.Events) == 0 {
 		return Batch{}, fmt.Errorf("read change stream: %w", ErrCollectionChanged)
 	}
 	return batch, nil
+}
+
+// cursorID is the cursor that a reply is of, 0 when the server has closed it.
+func cursorID(reply bson.Raw) (id int64, ok bool) {
+	value, err := reply.LookupErr("cursor", "id")
+	if err != nil {
+		return 0, false
+	}
+	return value.AsInt64OK()
 }
 
 // parseBatch finds the events in a getMore's reply without copying or decoding them.

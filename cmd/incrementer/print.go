@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"driftless/internal/counter"
+	"driftless/internal/daemon"
+)
+
+// printer prints a status for people, with ages as of now. An idle lane moves its checkpoint every idle.
+type printer struct {
+	w    io.Writer
+	now  time.Time
+	idle time.Duration
+}
+
+func (p printer) status(s status) error {
+	lanes := daemon.NewTable(p.w, "LANE", "POSITION", "AGE", "TAIL", "SEQ", "MOVED", "GAPS", "NOTE")
+	for _, l := range s.Lanes {
+		if l.Position.IsZero() {
+			lanes.Row(l.Lane, "-", "-", "-", "-", "-", l.Gaps, l.Error)
+			continue
+		}
+		lanes.Row(l.Lane, l.Position.Format(time.RFC3339), p.age(l.Position), tail(l), l.Seq, p.ago(l.UpdatedAt), l.Gaps, p.note(l))
+	}
+	if err := lanes.Flush(); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(p.w); err != nil {
+		return err
+	}
+	counters := daemon.NewTable(p.w, "COUNTER", "STATE", "REASON", "VERIFIED THROUGH", "AGE")
+	for _, c := range s.Counters {
+		counters.Row(c.Counter, c.State, reason(c), orNever(c.VerifiedThrough), p.age(c.VerifiedThrough))
+	}
+	if err := counters.Flush(); err != nil {
+		return err
+	}
+	return p.letters(s.DeadLetters)
+}
+
+func (p printer) letters(n int64) error {
+	if n == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(p.w, "\ndead letters: %d (increments that their document could not take; mend the documents, and the next reconcile makes them right)\n", n)
+	return err
+}
+
+// tail is how many deltas are applied beyond the position.
+func tail(l laneState) any {
+	if l.Tail < 0 {
+		return "large"
+	}
+	return l.Tail
+}
+
+// note says what an operator should look at, "" for nothing.
+func (p printer) note(l laneState) string {
+	var notes []string
+	// A lane at work moves more often than an idle one.
+	if silent := p.now.Sub(l.UpdatedAt); silent > 10*time.Second+5*p.idle {
+		notes = append(notes, "has not moved for "+short(silent)+": is `incrementer run` running?")
+	}
+	if g := l.LastGap; g != nil {
+		notes = append(notes, fmt.Sprintf("last gap %s (%s)", p.ago(g.At), g.Reason))
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.Broken)) {
+		notes = append(notes, fmt.Sprintf("%s is broken: %s", name, l.Broken[name]))
+	}
+	return strings.Join(notes, "; ")
+}
+
+// reasons say in words why a counter waits for a recount.
+var reasons = map[string]string{
+	counter.ReasonNew:          "new: not recounted yet",
+	counter.ReasonChanged:      "changed: not recounted yet",
+	counter.ReasonGap:          "gap: events were lost",
+	counter.ReasonMissingImage: "missing image: a change could not be told",
+	counter.ReasonBroken:       "broken: its expression failed",
+}
+
+func reason(c counterState) string {
+	switch {
+	case c.State == unknown:
+		return "no incrementer has taken it up yet"
+	case c.Reason == "":
+		return "-"
+	case reasons[c.Reason] == "":
+		return c.Reason
+	default:
+		return reasons[c.Reason]
+	}
+}
+
+func orNever(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.Format(time.RFC3339)
+}
+
+// age is how long ago a time was, as kubectl writes it.
+func (p printer) age(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return short(p.now.Sub(t))
+}
+
+func (p printer) ago(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return p.age(t) + " ago"
+}
+
+// short is a duration with one unit that suits it. One that lies ahead, by another machine's clock, is 0.
+func short(d time.Duration) string {
+	d = max(d, 0)
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	default:
+		return fmt.Sprintf("%dd", d/(24*time.Hour))
+	}
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"driftless/internal/checkpoint"
+	"driftless/internal/counter"
+)
+
+func TestStatusForPeople(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	s := status{
+		Lanes: []laneState{
+			{Lane: "comments", Position: now.Add(-3 * time.Second), UpdatedAt: now.Add(-time.Second), Seq: 12345, Tail: 2},
+			{
+				Lane: "likes", Position: now.Add(-3 * time.Hour), UpdatedAt: now.Add(-3 * time.Hour), Seq: 7, Tail: -1, Gaps: 2,
+				LastGap: &lastGap{At: now.Add(-72 * time.Hour), Reason: "position_lost"},
+				Broken:  map[string]string{"b": "no array", "a": "no number"},
+			},
+			{Lane: "views", Error: "never started: run `incrementer run`"},
+		},
+		Counters: []counterState{
+			{Counter: "comments_per_post", State: counter.Active, VerifiedThrough: now.Add(-4 * time.Minute)},
+			{Counter: "likes_per_user", State: counter.Rebasing, Reason: counter.ReasonGap, VerifiedThrough: now.Add(-90 * time.Second)},
+			{Counter: "views", State: unknown},
+		},
+		DeadLetters: 3,
+	}
+	var out bytes.Buffer
+	if err := (printer{&out, now, 2 * time.Second}).status(s); err != nil {
+		t.Fatal(err)
+	}
+	want := `LANE      POSITION              AGE  TAIL   SEQ    MOVED   GAPS  NOTE
+comments  2026-03-01T11:59:57Z  3s   2      12345  1s ago  0
+likes     2026-03-01T09:00:00Z  3h   large  7      3h ago  2     has not moved for 3h: is ` + "`incrementer run`" + ` running?; last gap 3d ago (position_lost); a is broken: no number; b is broken: no array
+views     -                     -    -      -      -       0     never started: run ` + "`incrementer run`" + `
+
+COUNTER            STATE     REASON                              VERIFIED THROUGH      AGE
+comments_per_post  active    -                                   2026-03-01T11:56:00Z  4m
+likes_per_user     rebasing  gap: events were lost               2026-03-01T11:58:30Z  90s
+views              unknown   no incrementer has taken it up yet  never                 -
+
+dead letters: 3 (increments that their document could not take; mend the documents, and the next reconcile makes them right)
+`
+	if out.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", &out, want)
+	}
+}
+
+func TestEveryReasonHasWords(t *testing.T) {
+	for _, code := range []string{counter.ReasonNew, counter.ReasonChanged, counter.ReasonGap, counter.ReasonMissingImage, counter.ReasonBroken} {
+		if reason(counterState{State: counter.Rebasing, Reason: code}) == code {
+			t.Errorf("no words for %s", code)
+		}
+	}
+	if got := reason(counterState{State: counter.Rebasing, Reason: "later"}); got != "later" {
+		t.Errorf("a reason that is not known prints as %q", got)
+	}
+}
+
+func TestShort(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Minute: "0s", 1500 * time.Millisecond: "1s", 119 * time.Second: "119s", 2 * time.Minute: "2m", 119 * time.Minute: "119m",
+		2 * time.Hour: "2h", 47 * time.Hour: "47h", 48 * time.Hour: "2d", 1000 * time.Hour: "41d",
+	} {
+		if got := short(d); got != want {
+			t.Errorf("short(%s) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestALaneTellsItsTailAndWhatIsBroken(t *testing.T) {
+	l := laneOf(checkpoint.Checkpoint{
+		Tail:     checkpoint.Tail{Deltas: make([]checkpoint.Delta, 4)},
+		Counters: map[string]checkpoint.Counting{"a": {}, "b": {Broken: "no array"}},
+	})
+	if l.Tail != 4 || len(l.Broken) != 1 || l.Broken["b"] != "no array" {
+		t.Errorf("%+v", l)
+	}
+	if l := laneOf(checkpoint.Checkpoint{Tail: checkpoint.Tail{TooLarge: true}}); l.Tail != -1 {
+		t.Errorf("%+v", l)
+	}
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"driftless/internal/config"
+	"driftless/internal/counter"
+	"driftless/internal/daemon"
+	"driftless/internal/reconciler"
+)
+
+// choice is which counters and keys a verb looks at.
+type choice struct {
+	counter, key string
+	full         bool
+	limit        int
+}
+
+func (o *choice) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.counter, "counter", "", "only this counter, a `name` (default all)")
+	cmd.Flags().StringVar(&o.key, "key", "", "only this `key`: extended JSON, a bare text, or the 24 digits of an ObjectId (default all)")
+	cmd.Flags().BoolVar(&o.full, "full", false, "every key, not only those touched since the last run")
+	cmd.Flags().IntVar(&o.limit, "limit", 1000, "drifted `keys` to list for each counter, the largest; 0 for all")
+	_ = cmd.RegisterFlagCompletionFunc("counter", completeCounters) // fails only for a flag that is not there
+}
+
+// completeCounters offers the counters of the configuration, none when that cannot be read.
+func completeCounters(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	c, err := config.Load(config.FromFlags(cmd.Flags(), os.LookupEnv))
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	names := make([]string, len(c.Counters))
+	for i, declared := range c.Counters {
+		names[i] = declared.Name
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// options checks a choice against what is declared.
+func (o *choice) options(definitions []*counter.Definition) (reconciler.Options, error) {
+	options := reconciler.Options{Counter: o.counter, Full: o.full, Limit: o.limit}
+	names := make([]string, len(definitions))
+	for i, d := range definitions {
+		names[i] = d.Name
+	}
+	switch {
+	case o.counter != "" && !slices.Contains(names, o.counter):
+		return options, daemon.Usagef("--counter %s is not declared: it may be %s", o.counter, strings.Join(names, ", "))
+	case o.limit < 0:
+		return options, daemon.Usagef("--limit %d is negative: 0 lists all", o.limit)
+	case o.key == "":
+		return options, nil
+	case o.full:
+		return options, daemon.Usagef("--key and --full exclude each other: drop one")
+	}
+	key, err := counter.ParseKey(o.key)
+	if err != nil {
+		return options, daemon.Usagef("--key %s %v", o.key, err)
+	}
+	options.Key = key
+	return options, nil
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"driftless/internal/daemon"
+	"driftless/internal/reconciler"
+)
+
+// outcome is what one run came to, for the exit code and the last line.
+type outcome struct {
+	report      *reconciler.Report
+	failure     error // why it broke off
+	failOnDrift bool
+	dryRun      bool
+}
+
+// err returns one error for all that is to be told, nil when there is nothing. Drift found counts more than something
+// that could not be judged: it is a fact.
+func (o outcome) err() error {
+	var told []string
+	drifted := o.failOnDrift && o.report.Drifted()
+	if drifted {
+		told = append(told, o.drift())
+	}
+	if o.failure == nil && !o.report.Complete() {
+		told = append(told, unjudged(o.report))
+	}
+	err := o.failure
+	switch {
+	case len(told) > 0 && err != nil:
+		err = fmt.Errorf("%s; %w", strings.Join(told, "; "), err)
+	case len(told) > 0:
+		err = errors.New(strings.Join(told, "; "))
+	}
+	if drifted {
+		return daemon.WithExitCode(err, daemon.Drift)
+	}
+	return err
+}
+
+func (o outcome) drift() string {
+	var keys int64
+	var names []string
+	repaired := true
+	for _, c := range o.report.Counters {
+		if c.Drift.Keys > 0 {
+			keys += c.Drift.Keys
+			names = append(names, c.Counter)
+			repaired = repaired && c.Repaired >= c.Drift.Keys
+		}
+	}
+	text := fmt.Sprintf("drift found in %s of %s", count(keys, "key"), strings.Join(names, ", "))
+	switch {
+	case o.dryRun:
+		return text + ": `reconciler run --once` repairs it"
+	case repaired:
+		return text + ", and repaired"
+	default:
+		return text + ", not all of it repaired"
+	}
+}
+
+// unjudged says what could not be judged and why, counters with the same reason together.
+func unjudged(report *reconciler.Report) string {
+	var reasons []string // in the order of their first counter
+	names := map[string][]string{}
+	for _, c := range report.Counters {
+		reason := c.Why
+		if reason == "" && len(c.Skipped) > 0 {
+			reason = skipped(c)
+		}
+		if reason == "" {
+			continue
+		}
+		if names[reason] == nil {
+			reasons = append(reasons, reason)
+		}
+		names[reason] = append(names[reason], c.Counter)
+	}
+	for i, reason := range reasons {
+		reasons[i] = fmt.Sprintf("%s not judged: %s", strings.Join(names[reason], ", "), reason)
+	}
+	if len(reasons) == 0 {
+		return "not everything could be judged: the run is " + report.Result
+	}
+	return strings.Join(reasons, "; ")
+}
+
+// count is a number with its noun.
+func count(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

@@ -1,0 +1,238 @@
+package deployment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"driftless/internal/checkpoint"
+	"driftless/internal/config"
+	"driftless/internal/counter"
+)
+
+// own are our collections in the state database. They are made by setup, so that no transaction has to.
+var own = []string{
+	checkpoint.Collection, checkpoint.LeasesCollection, counter.StatesCollection, counter.TouchedCollection, counter.DeadLettersCollection,
+	counter.GapsCollection,
+}
+
+// Step is one thing that is missing in the database.
+type Step struct {
+	What    string // what it does, as a sentence in the imperative
+	Do      func(context.Context) error
+	missing missing
+}
+
+// missing says what cannot be done before a step is.
+type missing int
+
+const (
+	slows   missing = iota // nothing: recounts are dear without it
+	follows                // an incrementer cannot follow the rows
+	counts                 // neither program can do its work
+)
+
+// ErrNotSetUp means that something was to run before setup.
+var ErrNotSetUp = errors.New("not set up")
+
+// Plan lists what is missing for the configuration, in the order in which it can be done. Its errors are what no setup
+// can create: a collection that is not there, or one that cannot be used. Do nothing then, since a name may be misspelt.
+func Plan(ctx context.Context, client *mongo.Client, c *config.Config, definitions []*counter.Definition) ([]Step, error) {
+	p := planner{client: client, known: map[string]bool{}, rowsBy: map[string][]existingIndex{}}
+	var faults []error
+	for _, s := range c.Sources {
+		if s.ChangeStream != nil {
+			faults = append(faults, p.images(ctx, s))
+		}
+	}
+	for _, d := range definitions {
+		faults = append(faults, p.target(ctx, d), p.rows(ctx, c, d))
+	}
+	faults = append(faults, p.stateDatabase(ctx, c.MongoDB.StateDatabase))
+	return p.steps, errors.Join(faults...)
+}
+
+// Ready returns nil when a use can begin: the user may do it and what it needs is there. What is missing is told in one
+// line, as ErrNotSetUp where setup would help.
+func Ready(ctx context.Context, client *mongo.Client, c *config.Config, definitions []*counter.Definition, use Use) error {
+	if err := Permitted(ctx, client, Privileges(c, definitions, use)); err != nil {
+		return err
+	}
+	steps, err := Plan(ctx, client, c, definitions)
+	if err != nil {
+		return err
+	}
+	required := slices.DeleteFunc(steps, func(s Step) bool { return s.missing == slows || s.missing == follows && use != Follow })
+	if len(required) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: run `incrementer setup` first, it would %s%s", ErrNotSetUp, required[0].What, andMore(len(required)-1))
+}
+
+func andMore(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (and %d more)", n)
+}
+
+type planner struct {
+	client *mongo.Client
+	steps  []Step
+	known  map[string]bool            // what already has a step
+	rowsBy map[string][]existingIndex // planned on a collection of rows, by database and collection
+}
+
+// add plans what is not planned yet. A step that is refused says which privileges it takes.
+func (p *planner) add(why missing, needs Privilege, do func(context.Context) error, format string, args ...any) {
+	what := fmt.Sprintf(format, args...)
+	if p.known[what] {
+		return
+	}
+	p.known[what] = true
+	p.steps = append(p.steps, Step{What: what, missing: why, Do: func(ctx context.Context) error {
+		err := do(ctx)
+		if hasCode(err, codeUnauthorized) {
+			return fmt.Errorf("the user of mongodb.uri may not: grant it %s, or run setup as one who has it", inWords([]Privilege{needs}))
+		}
+		return err
+	}})
+}
+
+func hasCode(err error, code int) bool {
+	var server mongo.ServerError
+	return errors.As(err, &server) && server.HasErrorCode(code)
+}
+
+// collection is what listCollections says, nil when it does not exist.
+func (p *planner) collection(ctx context.Context, database, name string) (*mongo.CollectionSpecification, error) {
+	found, err := p.client.Database(database).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
+	if err != nil {
+		return nil, fmt.Errorf("look at collection %s.%s: %w", database, name, err)
+	}
+	if len(found) == 0 {
+		return nil, nil
+	}
+	return &found[0], nil
+}
+
+// images turns on what a change stream needs to tell what a row was before.
+func (p *planner) images(ctx context.Context, s config.Source) error {
+	database, name := s.ChangeStream.Database, s.ChangeStream.Collection
+	spec, err := p.collection(ctx, database, name)
+	if err != nil {
+		return err
+	}
+	if spec == nil {
+		return fmt.Errorf("%s: source %s: collection %s.%s does not exist: create it, or correct the name", s.Pos, s.Name, database, name)
+	}
+	if spec.Type != "collection" {
+		return fmt.Errorf("%s: source %s: %s.%s is a %s, which has no change stream of its own: name its collection",
+			s.Pos, s.Name, database, name, spec.Type)
+	}
+	if on, _ := spec.Options.Lookup("changeStreamPreAndPostImages", "enabled").BooleanOK(); on {
+		return nil
+	}
+	p.add(follows, Privilege{database, name, []string{"collMod"}}, func(ctx context.Context) error {
+		return p.client.Database(database).RunCommand(ctx, bson.D{
+			{Key: "collMod", Value: name},
+			{Key: "changeStreamPreAndPostImages", Value: bson.D{{Key: "enabled", Value: true}}},
+		}).Err()
+	}, "turn on changeStreamPreAndPostImages for %s.%s", database, name)
+	return nil
+}
+
+// target makes the counter documents' collection and the index of their marks, unless it is one that cannot hold them.
+func (p *planner) target(ctx context.Context, d *counter.Definition) error {
+	t := d.Target
+	spec, err := p.collection(ctx, t.Database, t.Collection)
+	switch {
+	case err != nil:
+		return err
+	case spec == nil && !t.Upsert:
+		return fmt.Errorf("%s: counter %s: target collection %s.%s does not exist: create it, or set upsert: true", d.Pos, d.Name, t.Database, t.Collection)
+	case spec == nil:
+		p.create(t.Database, t.Collection)
+	default:
+		if fault := unfit(spec); fault != "" {
+			return fmt.Errorf("%s: counter %s: target collection %s.%s %s", d.Pos, d.Name, t.Database, t.Collection, fault)
+		}
+	}
+	if !t.Upsert {
+		return nil // its marks stand in the state database
+	}
+	return p.index(ctx, t.Database, t.Collection, d.TouchedIndex(), counts)
+}
+
+// unfit says why a collection cannot hold counter documents, "" when it can.
+func unfit(spec *mongo.CollectionSpecification) string {
+	locale, _ := spec.Options.Lookup("collation", "locale").StringValueOK()
+	capped, _ := spec.Options.Lookup("capped").BooleanOK()
+	switch {
+	case spec.Type != "collection":
+		return fmt.Sprintf("is a %s, which cannot hold counter documents: use a collection", spec.Type)
+	case locale != "" && locale != "simple":
+		return fmt.Sprintf("has the default collation %q, by which two keys may be one: use a collection without a collation", locale)
+	case capped:
+		return "is capped, and no transaction can write to it: use a collection that is not"
+	default:
+		return ""
+	}
+}
+
+func (p *planner) create(database, name string) {
+	p.add(counts, Privilege{database, name, []string{"createCollection"}}, func(ctx context.Context) error {
+		err := p.client.Database(database).CreateCollection(ctx, name)
+		if hasCode(err, codeNamespaceExists) {
+			return nil // somebody was faster
+		}
+		return err
+	}, "create collection %s.%s", database, name)
+}
+
+// rows makes recounts cheap, unless an index that serves them is there.
+func (p *planner) rows(ctx context.Context, c *config.Config, d *counter.Definition) error {
+	spec, err := p.collection(ctx, d.Rows.Database, d.Rows.Collection)
+	if err != nil {
+		return err
+	}
+	if source, ok := c.Source(d.Source); spec == nil && ok && source.ChangeStream != nil {
+		return nil // told by its source; an index would create it
+	}
+	if spec == nil {
+		return fmt.Errorf("%s: counter %s: collection of rows %s.%s does not exist: create it, or correct the name",
+			d.Pos, d.Name, d.Rows.Database, d.Rows.Collection)
+	}
+	if spec.Type != "collection" {
+		return nil // no index of its own
+	}
+	have, err := p.indexes(ctx, d.Rows.Database, d.Rows.Collection)
+	if err != nil {
+		return err
+	}
+	wanted, at := d.RowsIndex(), d.Rows.Database+"."+d.Rows.Collection
+	serves := func(i existingIndex) bool { return i.serves(wanted.Keys) }
+	if slices.ContainsFunc(have, serves) || slices.ContainsFunc(p.rowsBy[at], serves) {
+		return nil // another counter's will do as well
+	}
+	p.rowsBy[at] = append(p.rowsBy[at], existingIndex{Key: wanted.Keys})
+	return p.index(ctx, d.Rows.Database, d.Rows.Collection, wanted, slows)
+}
+
+// stateDatabase creates our own collections.
+func (p *planner) stateDatabase(ctx context.Context, database string) error {
+	for _, name := range own {
+		spec, err := p.collection(ctx, database, name)
+		if err != nil {
+			return err
+		}
+		if spec == nil {
+			p.create(database, name)
+		}
+	}
+	return p.index(ctx, database, counter.TouchedCollection, counter.TouchedByCounter(), slows)
+}

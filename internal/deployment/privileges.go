@@ -1,0 +1,222 @@
+package deployment
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"driftless/internal/config"
+	"driftless/internal/counter"
+)
+
+// Use is what a verb does with the database.
+type Use int
+
+// The uses, each with privileges of its own.
+const (
+	Look      Use = iota // see what is there: setup --dry-run
+	Setup                // create what is missing
+	Follow               // apply what happens to the rows: incrementer run
+	Verify               // compare: reconciler verify
+	Reconcile            // compare and repair: reconciler run
+)
+
+// Privilege is what a user may do with one collection, or with a whole database where the collection is "".
+type Privilege struct {
+	Database, Collection string
+	Actions              []string // sorted
+}
+
+func (p Privilege) resource() string {
+	if p.Collection == "" {
+		return "database " + p.Database
+	}
+	return p.Database + "." + p.Collection
+}
+
+// needs are the actions of a use, by what a collection is to us.
+type needs struct {
+	source, rows, target, state []string
+	// targets are those on the whole database of a target: dividing the keys of a large collection sorts a list with
+	// $documents, for which the server asks for find on a database.
+	targets []string
+}
+
+var needsOf = map[Use]needs{
+	Look: {},
+	Setup: {
+		source: []string{"collMod"},
+		rows:   []string{"createIndex"},
+		target: []string{"createCollection", "createIndex"},
+		state:  []string{"createCollection", "createIndex"},
+	},
+	Follow: {
+		source: []string{"changeStream", "find"},
+		target: []string{"find", "insert", "update"},
+		state:  []string{"find", "insert", "remove", "update"},
+	},
+	Verify: {
+		rows:    []string{"find"},
+		target:  []string{"find"},
+		targets: []string{"find"},
+		state:   []string{"find"},
+	},
+	Reconcile: {
+		rows:    []string{"find"},
+		target:  []string{"find", "insert", "update"},
+		targets: []string{"find"},
+		state:   []string{"find", "insert", "remove", "update"},
+	},
+}
+
+// Privileges lists the least that a user needs for a use, in a stable order. Every use begins with a look at what is
+// there, which takes listCollections and listIndexes.
+func Privileges(c *config.Config, definitions []*counter.Definition, use Use) []Privilege {
+	var all privileges
+	need := needsOf[use]
+	for _, s := range c.Sources {
+		if stream := s.ChangeStream; stream != nil {
+			all.add(stream.Database, "", "listCollections")
+			all.add(stream.Database, stream.Collection, need.source...)
+		}
+	}
+	for _, d := range definitions {
+		all.add(d.Rows.Database, "", "listCollections")
+		all.add(d.Rows.Database, d.Rows.Collection, need.rows...)
+		all.add(d.Rows.Database, d.Rows.Collection, "listIndexes")
+		all.add(d.Target.Database, "", "listCollections")
+		all.add(d.Target.Database, "", need.targets...)
+		all.add(d.Target.Database, d.Target.Collection, need.of(d.Target)...)
+		all.add(d.Target.Database, d.Target.Collection, "listIndexes")
+	}
+	all.add(c.MongoDB.StateDatabase, "", "listCollections")
+	for _, name := range own {
+		all.add(c.MongoDB.StateDatabase, name, need.state...)
+		all.add(c.MongoDB.StateDatabase, name, "listIndexes")
+	}
+	return all
+}
+
+// of leaves out what a target never sees in which no documents are made.
+func (n needs) of(t config.Target) []string {
+	if t.Upsert {
+		return n.target
+	}
+	return slices.DeleteFunc(slices.Clone(n.target), func(action string) bool {
+		return action == "insert" || action == "createCollection" || action == "createIndex"
+	})
+}
+
+// privileges are collected one resource an entry.
+type privileges []Privilege
+
+func (all *privileges) add(database, collection string, actions ...string) {
+	if len(actions) == 0 {
+		return
+	}
+	i := slices.IndexFunc(*all, func(p Privilege) bool { return p.Database == database && p.Collection == collection })
+	if i < 0 {
+		i = len(*all)
+		*all = append(*all, Privilege{Database: database, Collection: collection})
+	}
+	p := &(*all)[i]
+	for _, action := range actions {
+		if at, found := slices.BinarySearch(p.Actions, action); !found {
+			p.Actions = slices.Insert(p.Actions, at, action)
+		}
+	}
+}
+
+// Permitted returns one error that names everything in want that the user of the connection may not do.
+func Permitted(ctx context.Context, client *mongo.Client, want []Privilege) error {
+	var status struct {
+		AuthInfo authInfo `bson:"authInfo"`
+	}
+	err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "connectionStatus", Value: 1}, {Key: "showPrivileges", Value: true}},
+		options.RunCmd().SetReadPreference(readpref.Primary())).Decode(&status)
+	if err != nil {
+		return fmt.Errorf("ask which privileges the user has: %w", err)
+	}
+	info := status.AuthInfo
+	if len(info.Users) == 0 {
+		return nil // a server that asks for no user
+	}
+	missing := info.missing(want)
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the user %q of mongodb.uri lacks privileges: grant it %s", info.Users[0].User, inWords(missing))
+}
+
+// authInfo is what the server knows about the user of a connection.
+type authInfo struct {
+	Users  []struct{ User string } `bson:"authenticatedUsers"`
+	Grants []grant                 `bson:"authenticatedUserPrivileges"`
+}
+
+// grant is a privilege as the server lists it. A resource without a database is the cluster or the like.
+type grant struct {
+	Resource struct {
+		Database    *string `bson:"db"`
+		Collection  string  `bson:"collection"`
+		AnyResource bool    `bson:"anyResource"`
+	} `bson:"resource"`
+	Actions []string `bson:"actions"`
+}
+
+// covers reports whether the grant reaches the collection, or the whole database for "".
+func (g grant) covers(database, collection string) bool {
+	r := g.Resource
+	if r.AnyResource {
+		return true
+	}
+	return r.Database != nil && (*r.Database == "" || *r.Database == database) &&
+		(r.Collection == "" || r.Collection == collection)
+}
+
+// missing lists what is wanted and not granted.
+func (a authInfo) missing(want []Privilege) []Privilege {
+	var missing privileges
+	for _, p := range want {
+		for _, action := range p.Actions {
+			if !slices.ContainsFunc(a.Grants, func(g grant) bool {
+				return g.covers(p.Database, p.Collection) && slices.Contains(g.Actions, action)
+			}) {
+				missing.add(p.Database, p.Collection, action)
+			}
+		}
+	}
+	return missing
+}
+
+// inWords lists privileges for people, those with the same actions together.
+func inWords(all []Privilege) string {
+	var actions []string // in the order of their first resource
+	resources := map[string][]string{}
+	for _, p := range all {
+		key := strings.Join(p.Actions, ", ")
+		if resources[key] == nil {
+			actions = append(actions, key)
+		}
+		resources[key] = append(resources[key], p.resource())
+	}
+	for i, key := range actions {
+		actions[i] = key + " on " + strings.Join(resources[key], ", ")
+	}
+	return strings.Join(actions, "; ")
+}
+
+// StatePrivileges are what it takes to read our own collections: incrementer status.
+func StatePrivileges(c *config.Config) []Privilege {
+	var all privileges
+	for _, name := range own {
+		all.add(c.MongoDB.StateDatabase, name, "find")
+	}
+	return all
+}

@@ -1,0 +1,79 @@
+package reconciler
+
+import (
+	"maps"
+	"slices"
+
+	"driftless/internal/counter"
+)
+
+// judge compares every key of the view, those seen by only one of the two readings included. marks are the listed keys,
+// nil for a range. The order is the same for the same view.
+func (p *pass) judge(v view, marks []counter.Touched) []verdict {
+	readings := readingsOf(v, marks)
+	verdicts := make([]verdict, 0, len(readings))
+	for _, key := range slices.Sorted(maps.Keys(readings)) {
+		if p.seen[key] {
+			continue
+		}
+		r := readings[key]
+		p.seen[key] = !r.mark.Stamp.IsZero()
+		verdicts = append(verdicts, compare(r, p.definition.Target.Upsert, v.state))
+	}
+	return verdicts
+}
+
+// readingsOf joins what a view holds about each key, by canonical key.
+func readingsOf(v view, marks []counter.Touched) map[string]reading {
+	readings := make(map[string]reading, len(v.documents))
+	for key, document := range v.documents {
+		readings[key] = reading{document: document, truth: counter.Truth{Key: document.Key}}
+	}
+	for key, truth := range v.truths {
+		r, known := readings[key]
+		if !known && truth.N == 0 && truth.Bad == "" {
+			continue // rows of which none counts, or that have no usable key, and nothing displayed
+		}
+		r.truth = truth
+		readings[key] = r
+	}
+	if marks != nil {
+		readings = marked(readings, marks)
+	}
+	for key, r := range readings {
+		r.tail = v.tail[key]
+		readings[key] = r
+	}
+	return readings
+}
+
+// marked keeps the readings of the listed keys, and makes one for a key that neither rows nor a document have. A row
+// may bring another key along: an array that holds a listed one.
+func marked(readings map[string]reading, marks []counter.Touched) map[string]reading {
+	listed := make(map[string]reading, len(marks))
+	for _, mark := range marks {
+		key := counter.Canonical(mark.Key)
+		r := readings[key]
+		r.mark = mark
+		if r.truth.Key.IsZero() {
+			r.truth.Key = mark.Key
+		}
+		listed[key] = r
+	}
+	return listed
+}
+
+// reasonOf is the cause that is on record for a counter.
+func reasonOf(s counter.State) Cause {
+	if s.State != counter.Rebasing {
+		return ""
+	}
+	switch s.Reason {
+	case counter.ReasonGap:
+		return CauseGap
+	case counter.ReasonMissingImage:
+		return CauseMissingImage
+	default:
+		return ""
+	}
+}
