@@ -80,7 +80,7 @@ var Settings = []Setting{
 	},
 	{
 		Path: "incrementer.lease", Default: "15s", Unit: "duration",
-		Help: "how long an instance that went silent keeps its lanes before a standby takes them",
+		Help: "how long an instance that went silent keeps its lanes before a standby takes them (not in effect yet)",
 		bind: func(c *Config) decoder { return duration(&c.Incrementer.Lease, smallest) },
 	},
 	{
@@ -95,12 +95,12 @@ var Settings = []Setting{
 	},
 	{
 		Path: "reconciler.settle", Default: "30s", Unit: "duration",
-		Help: "how long an event may be under way, for Kafka and application counters",
+		Help: "how long an event may be under way, for Kafka and application counters (not in effect yet)",
 		bind: func(c *Config) decoder { return duration(&c.Reconciler.Settle, 0) },
 	},
 	{
 		Path: "reconciler.sweep", Default: "24h", Unit: "duration",
-		Help: "time within which every key is verified at least once",
+		Help: "time within which every key is verified at least once (not in effect yet)",
 		bind: func(c *Config) decoder { return duration(&c.Reconciler.Sweep, smallest) },
 	},
 	{
@@ -110,12 +110,12 @@ var Settings = []Setting{
 	},
 	{
 		Path: "reconciler.max_keys_per_second", Default: "0", Unit: "keys per second, 0 = no limit",
-		Help: "most keys to recount",
+		Help: "most keys to recount (not in effect yet)",
 		bind: func(c *Config) decoder { return whole(&c.Reconciler.MaxKeysPerSecond, 0, math.MaxInt32) },
 	},
 	{
 		Path: "reconciler.max_rows_per_second", Default: "0", Unit: "rows per second, 0 = no limit",
-		Help: "most rows to count",
+		Help: "most rows to count (not in effect yet)",
 		bind: func(c *Config) decoder { return whole(&c.Reconciler.MaxRowsPerSecond, 0, math.MaxInt32) },
 	},
 	{
@@ -125,12 +125,12 @@ var Settings = []Setting{
 	},
 	{
 		Path: "reconciler.hold_when_drifted_share", Default: "0.2", Unit: "share of the checked keys, 0 to 1",
-		Help: "a run that finds more drifted keys than this holds its repair until approved",
+		Help: "a run that finds more drifted keys than this holds its repair until approved (not in effect yet)",
 		bind: func(c *Config) decoder { return share(&c.Reconciler.HoldWhenDriftedShare) },
 	},
 	{
 		Path: "reconciler.hold_min_keys", Default: "100", Unit: "keys",
-		Help: "a run that checked fewer keys never holds its repair",
+		Help: "a run that checked fewer keys never holds its repair (not in effect yet)",
 		bind: func(c *Config) decoder { return whole(&c.Reconciler.HoldMinKeys, 0, math.MaxInt32) },
 	},
 }

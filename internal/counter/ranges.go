@@ -34,10 +34,20 @@ var brackets = []bracket{
 	{"maxKey", []string{"maxKey"}},
 }
 
+// wholeScan is how many times larger ranges are when each of them scans all rows.
+const wholeScan = 50
+
 // Ranges divides all keys, of rows and of counter documents, into selections that do not overlap and leave none out,
-// each of about rowsPerRange rows or documents. The bounds are a sorted random sample of keys: exactness does not
-// depend on them, only evenness does.
+// each of about rowsPerRange rows or documents, or far more where no index finds a range. The bounds are a sorted
+// random sample of keys: exactness does not depend on them, only evenness does.
 func (d *Definition) Ranges(ctx context.Context, client *mongo.Client, rowsPerRange int64) ([]Selection, error) {
+	indexed, err := d.rangesIndexed(ctx, client)
+	if err != nil {
+		return nil, fmt.Errorf("divide keys of %s: %w", d.Name, err)
+	}
+	if !indexed {
+		rowsPerRange *= wholeScan
+	}
 	fromRows, err := sample(ctx, d.rows(client), d.Key, rowsPerRange)
 	if err != nil {
 		return nil, fmt.Errorf("divide keys of %s: %w", d.Name, err)
@@ -46,11 +56,53 @@ func (d *Definition) Ranges(ctx context.Context, client *mongo.Client, rowsPerRa
 	if err != nil {
 		return nil, fmt.Errorf("divide keys of %s: %w", d.Name, err)
 	}
-	bounds, err := sorted(ctx, client, d.Target.Database, append(fromRows, fromDocuments...))
+	sorter := d.rows(client)
+	if len(fromRows) == 0 {
+		sorter = d.targets(client)
+	}
+	bounds, err := sorted(ctx, sorter, append(fromRows, fromDocuments...))
 	if err != nil {
 		return nil, fmt.Errorf("divide keys of %s: %w", d.Name, err)
 	}
 	return divide(bounds), nil
+}
+
+// rangesIndexed reports whether the server finds a range of keys without reading all others. It does not where there is
+// no index, nor where a row has an array for its key: the bounds of an index with several entries a row cannot be used
+// together.
+func (d *Definition) rangesIndexed(ctx context.Context, client *mongo.Client) (bool, error) {
+	plan, err := database(client, d.Rows.Database).RunCommand(ctx, bson.D{
+		{Key: "explain", Value: bson.D{
+			{Key: "find", Value: d.Rows.Collection},
+			{Key: "filter", Value: Selection{{Key: "$gt", Value: 0}, {Key: "$lte", Value: 1}}.On(d.Key)},
+			{Key: "collation", Value: simple},
+		}},
+		{Key: "verbosity", Value: "queryPlanner"},
+	}).Raw()
+	if err != nil {
+		return false, err
+	}
+	scan := indexScan(plan.Lookup("queryPlanner", "winningPlan"))
+	several, _ := scan.Lookup("isMultiKey").BooleanOK()
+	return scan != nil && !several, nil
+}
+
+// indexScan finds the stage that reads an index, nil for none.
+func indexScan(stage bson.RawValue) bson.Raw {
+	plan, ok := stage.DocumentOK()
+	if !ok {
+		return nil
+	}
+	if name, _ := plan.Lookup("stage").StringValueOK(); name == "IXSCAN" {
+		return plan
+	}
+	elements, _ := plan.Elements()
+	for _, e := range elements {
+		if found := indexScan(e.Value()); found != nil {
+			return found
+		}
+	}
+	return nil
 }
 
 // sample returns about one random value of the field at path per perRange documents.
@@ -105,18 +157,16 @@ func thinned(keys []bson.RawValue) []bson.RawValue {
 }
 
 // sorted has the server sort and distinguish the usable ones among keys, since its order is the one that ranges go by,
-// and returns them by bracket.
-func sorted(ctx context.Context, client *mongo.Client, databaseName string, keys []bson.RawValue) (map[string][]bson.RawValue, error) {
-	documents := make(bson.A, 0, len(keys))
-	for _, k := range thinned(keys) {
-		// A key is a value, whatever it looks like to an expression: "$name" is text.
-		documents = append(documents, one("k", one("$literal", k)))
-	}
-	if len(documents) == 0 {
+// and returns them by bracket. The collection that does it is any with a document in it.
+func sorted(ctx context.Context, sorter *mongo.Collection, keys []bson.RawValue) (map[string][]bson.RawValue, error) {
+	if len(keys) == 0 {
 		return nil, nil
 	}
-	cursor, err := database(client, databaseName).Aggregate(ctx, bson.A{
-		one("$documents", documents),
+	cursor, err := sorter.Aggregate(ctx, bson.A{
+		one("$limit", 1),
+		// A key is a value, whatever it looks like to an expression: "$name" is text.
+		one("$project", bson.D{{Key: "_id", Value: 0}, {Key: "k", Value: one("$literal", thinned(keys))}}),
+		one("$unwind", "$k"),
 		// Nothing is greater or less than NaN in a filter, so it cannot be a bound.
 		one("$match", one("$expr", op("$and", usableKey("$k"), op("$ne", "$k", math.NaN())))),
 		one("$group", one("_id", "$k")),

@@ -43,9 +43,6 @@ func (p Privilege) resource() string {
 // needs are the actions of a use, by what a collection is to us.
 type needs struct {
 	source, rows, target, state []string
-	// targets are those on the whole database of a target: dividing the keys of a large collection sorts a list with
-	// $documents, for which the server asks for find on a database.
-	targets []string
 }
 
 var needsOf = map[Use]needs{
@@ -62,16 +59,14 @@ var needsOf = map[Use]needs{
 		state:  []string{"find", "insert", "remove", "update"},
 	},
 	Verify: {
-		rows:    []string{"find"},
-		target:  []string{"find"},
-		targets: []string{"find"},
-		state:   []string{"find"},
+		rows:   []string{"find"},
+		target: []string{"find"},
+		state:  []string{"find"},
 	},
 	Reconcile: {
-		rows:    []string{"find"},
-		target:  []string{"find", "insert", "update"},
-		targets: []string{"find"},
-		state:   []string{"find", "insert", "remove", "update"},
+		rows:   []string{"find"},
+		target: []string{"find", "insert", "update"},
+		state:  []string{"find", "insert", "remove", "update"},
 	},
 }
 
@@ -91,7 +86,6 @@ func Privileges(c *config.Config, definitions []*counter.Definition, use Use) []
 		all.add(d.Rows.Database, d.Rows.Collection, need.rows...)
 		all.add(d.Rows.Database, d.Rows.Collection, "listIndexes")
 		all.add(d.Target.Database, "", "listCollections")
-		all.add(d.Target.Database, "", need.targets...)
 		all.add(d.Target.Database, d.Target.Collection, need.of(d.Target)...)
 		all.add(d.Target.Database, d.Target.Collection, "listIndexes")
 	}
