@@ -43,7 +43,7 @@ func TestVerifyFindsDriftChangesNothingAndRunRepairs(t *testing.T) {
 		t.Errorf("nothing is wrong, and stderr says %q", r.stderr)
 	}
 	p.spoil(5)
-	p.wantLine(3, []string{"drift found in 1 key of comments_per_post: `reconciler run --once` repairs it"}, "reconciler", "verify", "--full")
+	p.wantLine(3, []string{"drift found in 1 key of comments_per_post: `reconciler run --once --full` repairs it"}, "reconciler", "verify", "--full")
 	got := p.report(3, "verify", "--key", "1", "--counter", "comments_per_post")
 	if len(got.Counters) != 1 || len(got.Counters[0].Drifted) != 1 || got.Result != "ok" || got.Counters[0].VerifiedThrough == "" {
 		t.Fatalf("report: %+v", got)

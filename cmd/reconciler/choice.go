@@ -41,6 +41,16 @@ func completeCounters(cmd *cobra.Command, _ []string, _ string) ([]string, cobra
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
+// notEmpty refuses a flag that names nothing, such as one from a variable of a script that is not set.
+func notEmpty(cmd *cobra.Command) error {
+	for _, name := range []string{"counter", "key"} {
+		if f := cmd.Flags().Lookup(name); f.Changed && f.Value.String() == "" {
+			return daemon.Usagef("--%s is empty: name one, or leave the flag out for all; an empty text as a key is '\"\"'", name)
+		}
+	}
+	return nil
+}
+
 // options checks a choice against what is declared.
 func (o *choice) options(definitions []*counter.Definition) (reconciler.Options, error) {
 	options := reconciler.Options{Counter: o.counter, Full: o.full, Limit: o.limit}

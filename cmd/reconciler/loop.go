@@ -15,8 +15,8 @@ import (
 	"driftless/internal/reconciler"
 )
 
-// runSilence is how long a run may take before the loop counts as stuck.
-const runSilence = time.Hour
+// runSilence is how long a run may be at one batch of keys before the loop counts as stuck.
+const runSilence = 10 * time.Minute
 
 // loop reconciles every so often until ctx ends, and answers on its port meanwhile.
 func loop(ctx context.Context, c *config.Config, definitions []*counter.Definition, options reconciler.Options) error {

@@ -15,6 +15,7 @@ type outcome struct {
 	failure     error // why it broke off
 	failOnDrift bool
 	dryRun      bool
+	full        bool
 }
 
 // err returns one error for all that is to be told, nil when there is nothing. Drift found counts more than something
@@ -27,6 +28,9 @@ func (o outcome) err() error {
 	}
 	if o.failure == nil && !o.report.Complete() {
 		told = append(told, unjudged(o.report))
+	}
+	if o.dryRun {
+		told = append(told, waiting(o.report)...)
 	}
 	err := o.failure
 	switch {
@@ -54,6 +58,8 @@ func (o outcome) drift() string {
 	}
 	text := fmt.Sprintf("drift found in %s of %s", count(keys, "key"), strings.Join(names, ", "))
 	switch {
+	case o.dryRun && o.full:
+		return text + ": `reconciler run --once --full` repairs it"
 	case o.dryRun:
 		return text + ": `reconciler run --once` repairs it"
 	case repaired:
@@ -61,6 +67,18 @@ func (o outcome) drift() string {
 	default:
 		return text + ", not all of it repaired"
 	}
+}
+
+// waiting names the counters that a run would change by their first recount: nobody has promised their values yet, so
+// that is no drift, but they are not right either.
+func waiting(report *reconciler.Report) (told []string) {
+	for _, c := range report.Counters {
+		if c.Rebased > 0 {
+			told = append(told, fmt.Sprintf("%s is new or changed and waits for its first recount, which will change %s: "+
+				"`reconciler run --once` does it", c.Counter, count(c.Rebased, "key")))
+		}
+	}
+	return told
 }
 
 // unjudged says what could not be judged and why, counters with the same reason together.

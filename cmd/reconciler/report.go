@@ -26,7 +26,35 @@ func printReport(w io.Writer, report *reconciler.Report, options reconciler.Opti
 	if err := printDrifted(w, report); err != nil {
 		return err
 	}
+	if err := printSetApart(w, report); err != nil {
+		return err
+	}
 	return printScope(w, options)
+}
+
+// printSetApart lists the keys that could not be judged, and how many rows have no key at all.
+func printSetApart(w io.Writer, report *reconciler.Report) error {
+	for _, c := range report.Counters {
+		if c.RowsWithoutKey > 0 {
+			if _, err := fmt.Fprintf(w, "\n%s: %s without a usable key, which count for nothing.\n", c.Counter, count(c.RowsWithoutKey, "row")); err != nil {
+				return err
+			}
+		}
+		if len(c.SetApart) == 0 {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "\n%s: keys not judged; mend their documents, the next run looks at them again:\n", c.Counter); err != nil {
+			return err
+		}
+		table := daemon.NewTable(w, "KEY", "REASON", "WHY")
+		for _, s := range c.SetApart[:min(maxPrinted, len(c.SetApart))] {
+			table.Row(s.Key.String(), s.Reason, s.Why)
+		}
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // printScope says what was left out, so that nobody takes no news about few keys for good news about all.

@@ -37,6 +37,9 @@ func runCommand() *cobra.Command {
 		if err := onlyWithOnce(cmd, once); err != nil {
 			return err
 		}
+		if err := notEmpty(cmd); err != nil {
+			return err
+		}
 		c, definitions, err := load(cmd)
 		if err != nil {
 			return err
@@ -78,6 +81,9 @@ func verifyCommand() *cobra.Command {
 	chosen.register(cmd)
 	output := daemon.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := notEmpty(cmd); err != nil {
+			return err
+		}
 		c, definitions, err := load(cmd)
 		if err != nil {
 			return err
@@ -114,7 +120,7 @@ func runOnce(cmd *cobra.Command, c *config.Config, definitions []*counter.Defini
 	if err != nil {
 		return err
 	}
-	return outcome{report, failure, failOnDrift, options.DryRun}.err()
+	return outcome{report, failure, failOnDrift, options.DryRun, options.Full}.err()
 }
 
 // quietLevel leaves out of the log what the report says as well, when someone reads both or nothing is written; a run

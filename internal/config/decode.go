@@ -108,7 +108,7 @@ func yesNo(dst *bool) decoder {
 	return scalar(dst, "true or false", []kind{kindBoolean}, func(s string) (bool, bool) { return s == "true", s == "true" || s == "false" })
 }
 
-// whole decodes an integer of at least least and at most most.
+// whole decodes an integer of between least and most.
 func whole[T int | int64](dst *T, least, most T) decoder {
 	return scalar(dst, between(least, most), []kind{kindInteger}, func(s string) (T, bool) {
 		v, err := strconv.ParseInt(s, 10, 64)

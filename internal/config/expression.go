@@ -54,6 +54,29 @@ func (c *Counter) readCountIf(r *reader, n *node) {
 		return
 	}
 	c.CountIf, _ = n.bson()
+	if why := sameForAll(c.CountIf); why != "" {
+		r.fault(n, "%s", why)
+	}
+}
+
+// sameForAll says why an expression does not look at the row, "" when it may. The usual slips are a field without its $
+// and a filter in place of an expression: both are true of every row.
+func sameForAll(expression bson.RawValue) string {
+	switch expression.Type {
+	case bson.TypeString:
+		if name := expression.StringValue(); !strings.HasPrefix(name, "$") {
+			return "is the same text for every row: write \"$" + name + "\" for the field"
+		}
+		return ""
+	case bson.TypeEmbeddedDocument:
+		elements, err := expression.Document().Elements()
+		if err == nil && len(elements) > 0 && strings.HasPrefix(elements[0].Key(), "$") {
+			return ""
+		}
+		return "is a plain document, which is true of every row: an aggregation expression begins with an operator, such as {$eq: [\"$status\", \"ok\"]}"
+	default:
+		return "is the same for every row: write an aggregation expression over the row's fields, or leave it out to count all rows"
+	}
 }
 
 // checkExpression reports every part that could give two answers for one row, and every unbound variable.

@@ -16,7 +16,6 @@ func TestCountIfBecomesBSONWithItsKeysInOrder(t *testing.T) {
 	for yaml, want := range map[string]string{
 		`$visible`:         `{"v": "$visible"}`,
 		`"$$ROOT.visible"`: `{"v": "$$ROOT.visible"}`,
-		`true`:             `{"v": true}`,
 		`{$and: [{$ne: ["$z", 1]}, {$ne: ["$a", null]}]}`:                                `{"v": {"$and": [{"$ne": ["$z",{"$numberInt":"1"}]},{"$ne": ["$a",null]}]}}`,
 		`{$eq: ["$n", 5000000000]}`:                                                      `{"v": {"$eq": ["$n",{"$numberLong":"5000000000"}]}}`,
 		`{$eq: ["$n", {$numberLong: "5"}]}`:                                              `{"v": {"$eq": ["$n",{"$numberLong":"5"}]}}`,
@@ -50,6 +49,22 @@ func TestCountIfBecomesBSONWithItsKeysInOrder(t *testing.T) {
 		}
 		if got := bson.Raw(doc).String(); got != want {
 			t.Errorf("%s:\n got %s\nwant %s", yaml, got, want)
+		}
+	}
+}
+
+func TestACountIfThatDoesNotLookAtTheRowIsAFault(t *testing.T) {
+	for yaml, want := range map[string]string{
+		`status`:                           `write "$status" for the field`,
+		`{status: ham}`:                    "an aggregation expression begins with an operator",
+		`{}`:                               "an aggregation expression begins with an operator",
+		`true`:                             "the same for every row",
+		`["$a", "$b"]`:                     "the same for every row",
+		`{$oid: 5f5f5f5f5f5f5f5f5f5f5f5f}`: "the same for every row",
+	} {
+		_, err := load(t, withCountIf(yaml), nil, nil)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), ":8: ") {
+			t.Errorf("count_if: %s: %v, want %q at line 8", yaml, err, want)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func (p Pos) String() string {
 }
 
 // Faults is everything that is wrong with a configuration; never empty as an error. A main ends with code 78 on it.
-type Faults struct {
+type Faults struct { //nolint:errname // it is a list of faults, and reads as one
 	List []Fault // the file by line, then variables, then flags
 }
 

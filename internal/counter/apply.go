@@ -23,7 +23,7 @@ const (
 	maxApart = 1000
 )
 
-// ErrRefused: so many documents refuse their increment that setting them apart would only hide what is wrong.
+// ErrRefused means that so many documents refuse their increment that setting them apart would only hide what is wrong.
 var ErrRefused = errors.New("counter documents refuse their increments")
 
 // Applier applies the batches of one lane. It is used by one goroutine at a time.
@@ -195,7 +195,7 @@ func (p *piece) lastGroup(definitions []*Definition) ([]Delta, error) {
 
 // write fills the transaction in ctx. An error of one document comes back as *documentError.
 func (a *Applier) write(ctx context.Context, p *piece) error {
-	if err := a.checkpoints.Advance(ctx, p.from, p.to); IsConflict(err) {
+	if err := a.checkpoints.Advance(ctx, p.from, p.to); hasCode(err, codeWriteConflict) {
 		return fmt.Errorf("%w: %w", errHeld, err)
 	} else if err != nil {
 		return err

@@ -116,7 +116,7 @@ func (r *rig) apply(batch stream.Batch) {
 // after is the cluster time n ticks after the lane's start.
 func (r *rig) after(n int) bson.Timestamp {
 	start := r.at.Counters["a"].Since
-	return bson.Timestamp{T: start.T + 1 + uint32(n/10), I: 1 + uint32(n%10)} //nolint:gosec // small numbers
+	return bson.Timestamp{T: start.T + 1 + uint32(n/10), I: 1 + uint32(n%10)}
 }
 
 // eventToken is the token of the n-th event of a cluster time; 0 is the high-water mark, before all its events.

@@ -401,7 +401,9 @@ func TestRangesAreFewWhereEachOfThemScansAllRows(t *testing.T) {
 	_, err := d.rows().Indexes().CreateOne(t.Context(), d.definitions[0].RowsIndex().Model())
 	check(t, err)
 	d.fill(t, 2000, numbers(0, 500))
-	divided := func() int { return len(must[[]counter.Selection](t)(d.definitions[0].Ranges(t.Context(), d.client, 20))) }
+	divided := func() int {
+		return len(must[[]counter.Selection](t)(d.definitions[0].Ranges(t.Context(), d.client, 20)))
+	}
 	plain := divided()
 	_, err = d.rows().InsertOne(t.Context(), bson.D{{Key: "key", Value: bson.A{1, 2}}})
 	check(t, err)

@@ -158,7 +158,9 @@ func TestOfSeveralStartersAtOnceOneStartsTheLane(t *testing.T) {
 
 // retryable is what a transaction may meet that another one, or a takeover, gets in the way of: Interrupted, for the
 // latter.
-func retryable(err error) bool { return hasLabel(err, "TransientTransactionError") || hasCode(err, 11601) }
+func retryable(err error) bool {
+	return hasLabel(err, "TransientTransactionError") || hasCode(err, 11601)
+}
 
 // with opens the rig's lane for other definitions, as a process does that has another configuration.
 func (r *rig) with(broken map[string]string, definitions ...*Definition) checkpoint.Checkpoint {

@@ -63,6 +63,11 @@ func (t *TouchedKeys) Next(ctx context.Context) ([]Touched, error) {
 			read = t.markedDocuments
 		}
 		page, err := read(ctx)
+		const badValue = 2 // the only one here that can be bad is the hint
+		if hasCode(err, badValue) {
+			return nil, fmt.Errorf("index %s of the touched keys is gone: run `incrementer setup`, then `reconciler run --once --full --counter %s`",
+				t.definition.TouchedIndex().Name, t.definition.Name)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("list touched keys of %s: %w", t.definition.Name, err)
 		}

@@ -174,9 +174,11 @@ func hasLabel(err error, label string) bool {
 	return errors.As(err, &labeled) && labeled.HasErrorLabel(label)
 }
 
-// conflictCodes: LockTimeout, WriteConflict, TransactionExceededLifetimeLimitSeconds, TemporarilyUnavailable,
-// TransactionTooLargeForCache. All of them are less likely for a smaller transaction.
-var conflictCodes = []int{24, 112, 290, 365, 366}
+// conflictCodes: LockTimeout, WriteConflict, TransactionTooLarge, TransactionExceededLifetimeLimitSeconds,
+// TemporarilyUnavailable, TransactionTooLargeForCache. All of them are less likely for a smaller transaction.
+var conflictCodes = []int{24, codeWriteConflict, 257, 290, 365, 388}
+
+const codeWriteConflict = 112
 
 // IsConflict reports whether a transaction failed because of others that write the same documents.
 func IsConflict(err error) bool { return hasCode(err, conflictCodes...) }

@@ -100,10 +100,10 @@ func TestACommitThatCameTrueBehindALostAnswerIsKnownByItsBatchID(t *testing.T) {
 		go func() {
 			defer close(healing)
 			// Only when the commit is there, so that no retry of it brings the answer.
-			realtest.Eventually(t, 10*time.Second, "the commit is there", func() bool {
+			for there := false; !there && t.Context().Err() == nil; {
 				stored, err := r.checkpoints.Load(t.Context(), rigLane)
-				return err == nil && stored.Seq == r.at.Seq+1
-			})
+				there = err == nil && stored.Seq == r.at.Seq+1
+			}
 			proxy.Heal()
 		}()
 	})
@@ -165,26 +165,35 @@ func TestConflictsHalveTheTransactionAndSuccessLetsItGrowAgain(t *testing.T) {
 			for i := writer; ctx.Err() == nil; i += 7919 {
 				_, err := targets.UpdateOne(ctx, bson.D{{Key: "_id", Value: i % keys}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "views", Value: 1}}}})
 				if ctx.Err() == nil {
-					r.check(err)
+					if err != nil {
+						t.Errorf("update a counter document: %v", err)
+					}
 					written.Add(1)
 				}
 				<-tick.C
 			}
 		})
 	}
-	began := time.Now()
-	r.apply(batchOf(events...))
+	realtest.Eventually(t, 10*time.Second, "the application is at it", func() bool { return written.Load() > 10 })
+	began, rounds := time.Now(), 0
+	for ; len(r.retried) == 0 && rounds < 20; rounds++ {
+		for i := range events {
+			events[i] = rise(eventToken(r.after(1+rounds), i+1), i)
+		}
+		r.apply(batchOf(events...))
+	}
 	took := time.Since(began)
 	cancel()
 	writing.Wait()
 	t.Logf("%d transactions in %v, beside %d updates; %d attempts failed", len(r.applied), took, written.Load(), len(r.retried))
-	if len(r.applied) < 2 {
+	if len(r.retried) == 0 || len(r.applied) < 2 {
 		t.Error("no conflict: the test proves nothing")
 	}
 	r.applied = nil
-	for n := range 6 {
+	const more = 6 // transactions, of twice as many events each
+	for n := range more {
 		for i := range events {
-			events[i] = rise(eventToken(r.after(2+n), i+1), i)
+			events[i] = rise(eventToken(r.after(30+n), i+1), i)
 		}
 		r.apply(batchOf(events...))
 	}
@@ -192,9 +201,29 @@ func TestConflictsHalveTheTransactionAndSuccessLetsItGrowAgain(t *testing.T) {
 		t.Errorf("after the application has stopped a transaction holds %d of %d events", last.Events, keys)
 	}
 	for key, n := range r.live() {
-		if n != 7 {
-			t.Fatalf("%s is %d, want 7", key, n)
+		if n != int64(rounds+more) {
+			t.Fatalf("%s is %d, want %d", key, n, rounds+more)
 		}
+	}
+}
+
+func TestATransactionThatIsTooLargeForTheServerIsHalved(t *testing.T) {
+	const name = "too large"
+	r := newRig(t, 1, 8)
+	us := r.another(realtest.Client(t, realtest.Shared(t).URI(), options.Client().SetAppName(name)), 8)
+	us.at = r.at
+	var events []stream.Event
+	for i := range 8 {
+		events = append(events, rise(eventToken(r.after(1), i+1), i))
+	}
+	// TransactionTooLargeForCache. It fails a second time when it is no smaller.
+	realtest.FailCommand(t, r.client, realtest.Failure{Commands: []string{"update"}, AppName: name, Code: 388, Times: 2})
+	us.apply(batchOf(events...))
+	if first := us.applied[0].Events; first != 2 {
+		t.Errorf("after two failures the first transaction holds %d of 8 events", first)
+	}
+	if got := len(r.live()); got != 8 {
+		t.Errorf("%d of 8 keys counted", got)
 	}
 }
 

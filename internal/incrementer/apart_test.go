@@ -44,6 +44,7 @@ func (w *world) countOf(collection string) int64 {
 }
 
 func TestDocumentsThatCannotTakeTheirIncrementAreMadeRightOnceTheyAreMended(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, perPost())
 	d := w.definitions[0]
 	targets := w.targets(d)
@@ -143,6 +144,7 @@ func TestDocumentsThatCannotTakeTheirIncrementAreMadeRightOnceTheyAreMended(t *t
 }
 
 func TestALaneWhoseDocumentsMustBeMendedStandsStillAndSaysWhy(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, perPost())
 	w.begin()
 	few := soak(50, 20) // the full number takes a while
@@ -182,6 +184,7 @@ func TestALaneWhoseDocumentsMustBeMendedStandsStillAndSaysWhy(t *testing.T) {
 }
 
 func TestACounterTakenUpInsideATransactionIsNotJudgedBeforeItsEnd(t *testing.T) {
+	t.Parallel()
 	all := []config.Counter{perPost(), wordsPerAuthor()}
 	w := newWorld(t, all...)
 	w.begin()

@@ -12,18 +12,15 @@ import (
 	"driftless/internal/realtest"
 )
 
-// appName limits fail points to the lane's client.
-const appName = "lane"
-
 // stormy is how many commands a lane may send while a test makes one of them fail: in a second or two it tries again a
 // few dozen times with pauses, where a tight loop would send thousands.
 const stormy = 400
 
-// named returns a client that fail points find, and what it sends.
+// named returns a client that fail points find by the world's name, and what it sends.
 func (w *world) named() (*mongo.Client, *commands) {
 	w.t.Helper()
 	sent := &commands{}
-	return realtest.Client(w.t, w.uri, options.Client().SetAppName(appName), sent.monitor()), sent
+	return realtest.Client(w.t, w.uri, options.Client().SetAppName(w.name), sent.monitor()), sent
 }
 
 func (o *owner) wantRunning(t testing.TB) {
@@ -54,7 +51,7 @@ func nameOf(f realtest.Failure) string {
 func failures(commands []string, often int, ways ...realtest.Failure) []realtest.Failure {
 	var all []realtest.Failure
 	for _, way := range ways {
-		way.Commands, way.AppName, way.Times = commands, appName, 1
+		way.Commands, way.Times = commands, 1
 		all = append(all, way)
 		if often > 1 {
 			way.Times = often
@@ -85,11 +82,12 @@ func (w *world) survive(t *testing.T, failures []realtest.Failure) {
 	for _, f := range failures {
 		t.Run(nameOf(f), func(t *testing.T) {
 			before, began := sent.all(), sent.String()
+			f.AppName = w.name
 			point := realtest.FailCommand(t, w.client, f)
 			w.churn(t.Context(), 20)
 			if f.Times < 0 {
 				w.check(point.WaitEntered(t.Context(), 1))
-				during(t, time.Second)
+				during(t, 700*time.Millisecond)
 			} else {
 				w.check(point.WaitEntered(t.Context(), f.Times))
 			}
@@ -114,33 +112,40 @@ func during(t testing.TB, d time.Duration) {
 }
 
 func TestCommitsThatFailAreFinishedOrMadeAgainExactlyOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.begin()
 	commit := []string{"commitTransaction"}
 	// 64 is WriteConcernFailed, 50 MaxTimeMSExpired: the commit came true, or may have. 262, ExceededTimeLimit, and 6,
 	// HostUnreachable, are those that the driver itself tries again, at a server that it does not take for gone.
-	all := failures(commit, 3, code(112), code(251), realtest.Failure{WriteConcernCode: 64}, realtest.Failure{WriteConcernCode: 91},
-		code(50), code(91), code(11000), code(43), closed)
-	w.survive(t, append(all, forAWhile(commit, closed, realtest.Failure{WriteConcernCode: 64}, code(251), code(50), code(262), realtest.Failure{WriteConcernCode: 6})...))
+	all := failures(commit, 3, code(112), code(251), realtest.Failure{WriteConcernCode: 64}, code(50), closed)
+	all = append(all, failures(commit, soak(1, 3), realtest.Failure{WriteConcernCode: 91}, code(91), code(11000), code(43))...)
+	w.survive(t, append(all, forAWhile(commit, closed, realtest.Failure{WriteConcernCode: 64}, code(251), code(50), code(262),
+		realtest.Failure{WriteConcernCode: 6})...))
 }
 
 func TestWritesThatFailAreMadeAgainExactlyOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.begin()
 	update := []string{"update"}
-	all := failures(update, 3, code(112), code(251), code(64), code(91), code(11000), code(43), closed)
+	all := failures(update, 3, code(112), code(251), code(64), code(11000), code(43), closed)
+	all = append(all, failures(update, soak(1, 3), code(91))...)
 	w.survive(t, append(all, forAWhile(update, code(112), closed)...))
 }
 
 func TestTransactionsThatCannotBeAbortedAreMadeAgainExactlyOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.begin()
 	both := []string{"update", "abortTransaction"}
-	all := failures(both, 4, code(112), code(251), code(91), code(11000), closed)
+	all := failures(both, 4, code(112), code(251), code(11000))
+	all = append(all, failures(both, soak(1, 4), code(91), closed)...)
 	w.survive(t, append(all, forAWhile(both, code(251), closed)...))
 }
 
 func TestReadingThatFailsGoesOnWhereItWas(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.begin()
 	getMore := []string{"getMore"}
@@ -153,12 +158,16 @@ func TestReadingThatFailsGoesOnWhereItWas(t *testing.T) {
 }
 
 func TestOpeningThatFailsIsTriedAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.begin()
 	client, sent := w.named()
-	for _, f := range failures([]string{"aggregate", "find", "findAndModify"}, 3, code(112), code(91), code(11000), closed) {
+	opening := []string{"aggregate", "find", "findAndModify"}
+	all := failures(opening, soak(1, 3), code(112), code(91), code(11000), closed)
+	for _, f := range append(all, failures(opening, 3, closed)[1]) {
 		t.Run(nameOf(f), func(t *testing.T) {
 			before := sent.all()
+			f.AppName = w.name
 			point := realtest.FailCommand(t, w.client, f)
 			o := w.follow(following{client: client})
 			w.churn(t.Context(), 5)
@@ -174,6 +183,7 @@ func TestOpeningThatFailsIsTriedAgain(t *testing.T) {
 }
 
 func TestACommitWhoseAnswerIsLostAppliesOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	moves := w.moves()
 	w.begin()

@@ -32,6 +32,7 @@ func (w *world) wantMarked(reason string) {
 }
 
 func TestAMissingImageMarksTheCountersAndTheLaneGoesOn(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, perPost())
 	w.begin()
 	w.activate()
@@ -92,6 +93,7 @@ func (w *world) recreate() {
 }
 
 func TestACollectionThatIsDroppedLeavesAGapAndAFreshStart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	moves := w.moves()
 	w.begin()
@@ -125,6 +127,7 @@ func TestACollectionThatIsDroppedLeavesAGapAndAFreshStart(t *testing.T) {
 }
 
 func TestALostPositionLeavesAGapAndAFreshStart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.begin()
 	w.activate()
@@ -132,7 +135,7 @@ func TestALostPositionLeavesAGapAndAFreshStart(t *testing.T) {
 	for _, code := range []int32{286, 280, 136, 260, 40585} {
 		// At the opening, or at the first reading: the server chooses.
 		command := []string{"aggregate", "getMore"}[w.pick(2)]
-		realtest.FailCommand(t, w.client, realtest.Failure{Commands: []string{command}, AppName: appName, Code: code})
+		realtest.FailCommand(t, w.client, realtest.Failure{Commands: []string{command}, AppName: w.name, Code: code})
 		o := w.follow(following{client: client})
 		w.wantMarked(counter.ReasonGap)
 		realtest.Eventually(t, patience, "the lane follows", func() bool { return o.State.View().Owned && o.State.View().LastErr == nil })
@@ -177,6 +180,7 @@ func TestAnOplogThatRolledOverLeavesAGapAndAFreshStart(t *testing.T) {
 }
 
 func TestALostPositionEndsTheProcessWhenThePolicySaysSo(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.begin()
 	w.activate()
@@ -197,13 +201,14 @@ func TestALostPositionEndsTheProcessWhenThePolicySaysSo(t *testing.T) {
 }
 
 func TestAFreshStartThatFailsIsSaidAndTriedAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.begin()
 	w.activate()
 	client, _ := w.named()
 	o := w.follow(following{client: client})
 	w.mark()
-	point := realtest.FailCommand(t, w.client, realtest.Failure{Commands: []string{"find"}, AppName: appName, Code: 11000, Times: -1})
+	point := realtest.FailCommand(t, w.client, realtest.Failure{Commands: []string{"find"}, AppName: w.name, Code: 11000, Times: -1})
 	w.check(w.rows.Drop(t.Context()))
 	w.recreate()
 	w.check(point.WaitEntered(t.Context(), 1))

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,6 +20,8 @@ type Metrics struct {
 	consumed, skipped, deadLettered, increments, batches *prometheus.CounterVec
 	retries, restarts, gaps, fences                      *prometheus.CounterVec
 	batchEvents, commitDuration, latency                 *prometheus.HistogramVec
+
+	missingTold told
 }
 
 // NewMetrics registers the incrementer's metrics.
@@ -139,7 +142,7 @@ func (o Observer) Applied(a counter.Applied) {
 	for _, x := range a.Apart {
 		apart[x.Delta] = true
 	}
-	type sums struct{ inc, dec int64 }
+	type sums struct{ inc, dec float64 } // integers may add up beyond 64 bits
 	byCounter := map[string]sums{}
 	for i := range a.Deltas {
 		d := &a.Deltas[i]
@@ -147,11 +150,11 @@ func (o Observer) Applied(a counter.Applied) {
 			continue
 		}
 		s := byCounter[d.Counter.Name]
-		byCounter[d.Counter.Name] = sums{s.inc + d.Inc, s.dec + d.Dec}
+		byCounter[d.Counter.Name] = sums{s.inc + float64(d.Inc), s.dec + float64(d.Dec)}
 	}
 	for name, s := range byCounter {
-		m.increments.WithLabelValues(name, "inc").Add(float64(s.inc))
-		m.increments.WithLabelValues(name, "dec").Add(float64(s.dec))
+		m.increments.WithLabelValues(name, "inc").Add(s.inc)
+		m.increments.WithLabelValues(name, "dec").Add(s.dec)
 	}
 	m.skipped.WithLabelValues(o.Source, "missing_image").Add(float64(len(a.Missing)))
 	for i, x := range a.Apart {
@@ -167,10 +170,18 @@ func (o Observer) Applied(a counter.Applied) {
 			logkey.Key, x.Delta.Key.String(), "delta", x.Delta.N, logkey.Error, x.Reason,
 			logkey.Action, "mend the document; the next reconcile then makes it right")
 	}
-	if len(a.Missing) > 0 {
+	if len(a.Missing) > 0 && m.missingTold.due(time.Now()) {
 		o.Log.Error("changes without an image: every counter of the source is marked for a recount", logkey.Source, o.Source,
 			logkey.Events, len(a.Missing), logkey.Action, "run `incrementer setup` to turn changeStreamPreAndPostImages on")
 	}
+}
+
+// told lets one line through a minute, of those that every batch would repeat.
+type told struct{ at atomic.Int64 } // of the last line, as a Unix time
+
+func (t *told) due(now time.Time) bool {
+	last := t.at.Load()
+	return now.Unix()-last >= 60 && t.at.CompareAndSwap(last, now.Unix())
 }
 
 // maxDescribed is how many documents of one transaction are logged one by one.

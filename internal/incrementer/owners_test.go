@@ -61,6 +61,7 @@ func (w *world) paused(s step, n int) *paused {
 }
 
 func TestAnOwnerThatWasPausedAnywhereIsFencedAndNothingIsLostOrDoubled(t *testing.T) {
+	t.Parallel()
 	counters := target + "_of_per_post"
 	for _, s := range []step{
 		{command: "getMore", after: true},
@@ -116,6 +117,7 @@ func (g gate) Apply(ctx context.Context, at checkpoint.Checkpoint, batch stream.
 }
 
 func TestTwoOwnersThatTakeTurnsCommitEveryBatchOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	moves := w.moves()
 	w.begin()
@@ -139,6 +141,7 @@ func TestTwoOwnersThatTakeTurnsCommitEveryBatchOnce(t *testing.T) {
 }
 
 func TestARestartedLaneWaitsForNoTransactionThatItsPredecessorLeftOpen(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.begin()
 	w.insert(t.Context(), 10)

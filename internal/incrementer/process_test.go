@@ -40,7 +40,7 @@ func (w *world) run(path string) *process {
 	w.check(os.WriteFile(file, []byte(w.file()), 0o600))
 	log, err := os.Create(filepath.Join(dir, "log"))
 	w.check(err)
-	defer log.Close()
+	defer func() { _ = log.Close() }() // the process has its own
 	p := &process{t: w.t, cmd: exec.Command(path, "run", "--config", file, "--incrementer-listen", "127.0.0.1:0",
 		"--incrementer-max-batch-events", "200", "--incrementer-idle-checkpoint", "200ms"), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
@@ -99,6 +99,7 @@ func (w *world) wantMoves(n int64) {
 }
 
 func TestKillingTheProcessUnderLoadLosesNoEventAndAppliesNoneTwice(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	path := w.binary()
 	moves := w.moves()
@@ -119,6 +120,7 @@ func TestKillingTheProcessUnderLoadLosesNoEventAndAppliesNoneTwice(t *testing.T)
 }
 
 func TestPausingOneOfTwoProcessesLosesNoEventAndAppliesNoneTwice(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	path := w.binary()
 	moves := w.moves()

@@ -16,14 +16,13 @@ type Heart interface {
 
 // State is what a lane publishes about itself. Readers never wait for the database.
 type State struct {
-	mutex    sync.Mutex
-	heart    Heart
-	at       checkpoint.Checkpoint
-	owned    bool
-	broken   map[string]string
-	current  time.Time // everything that happened before is applied
-	lastErr  error
-	restarts int
+	mutex   sync.Mutex
+	heart   Heart
+	at      checkpoint.Checkpoint
+	owned   bool
+	broken  map[string]string
+	current time.Time // everything that happened before is applied
+	lastErr error
 }
 
 // NewState is a lane that has not begun. heart may be nil.

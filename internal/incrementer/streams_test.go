@@ -52,6 +52,7 @@ func (r *recorder) all() []counter.Applied {
 }
 
 func TestATransactionLargerThanABatchIsCountedOnceHoweverItIsCut(t *testing.T) {
+	t.Parallel()
 	const size, batch = 5000, 400
 	w := newWorld(t, perPost())
 	w.begin()
@@ -111,6 +112,7 @@ func TestATransactionLargerThanABatchIsCountedOnceHoweverItIsCut(t *testing.T) {
 }
 
 func TestWritesOfManyRowsAtOnceAllCount(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.begin()
 	o := w.follow(following{batchEvents: 70})
@@ -127,6 +129,7 @@ func TestWritesOfManyRowsAtOnceAllCount(t *testing.T) {
 }
 
 func TestAnIdleLanesPositionKeepsUpWithABusyNeighbour(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.begin()
 	o := w.follow(following{idle: 500 * time.Millisecond})
@@ -160,6 +163,7 @@ func TestAnIdleLanesPositionKeepsUpWithABusyNeighbour(t *testing.T) {
 }
 
 func TestABacklogBehindALongForeignStretchIsCounted(t *testing.T) {
+	t.Parallel()
 	const each, times = 25000, 4
 	w := newWorld(t)
 	w.begin()

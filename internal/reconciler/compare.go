@@ -35,6 +35,7 @@ type verdict struct {
 	displayed, truth int64 // at the position
 	drift            int64 // displayed - truth: positive is too high
 	cause            Cause
+	totalAlone       bool   // base + live is right, and displayed is total
 	recurring        bool   // wrong although it has been repaired before
 	skip, why        string // why the key could not be judged: the reason, and in words
 	marked           bool   // something makes the next run look at it
@@ -84,6 +85,9 @@ func compare(r reading, upsert bool, state counter.State) verdict {
 		v.skip, v.why = skipNoDocument, "there is no counter document, and upsert is off"
 		return v
 	}
+	if total := d.Total - r.tail; d.Exists && v.displayed == v.truth && total != v.truth {
+		v.displayed, v.totalAlone = total, true // users read it, too
+	}
 	v.drift = v.displayed - v.truth
 	if v.drift != 0 {
 		v.recurring = d.Drifted
@@ -103,7 +107,7 @@ func compare(r reading, upsert bool, state counter.State) verdict {
 // differs from their sum, somebody else wrote one of them.
 func cause(r reading, v verdict, upsert bool, reason Cause) Cause {
 	switch {
-	case r.document.HasTotal && r.document.Total-r.tail != v.displayed:
+	case v.totalAlone, r.document.HasTotal && r.document.Total-r.tail != v.displayed:
 		return CauseEdited
 	case reason != "":
 		return reason

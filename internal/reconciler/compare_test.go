@@ -60,7 +60,10 @@ func TestCompare(t *testing.T) {
 		"below zero":                      {reading{document: document(3, -7), truth: truth(0)}, upsert, "", repaired, -4, CauseUnknown, false},
 		"rows gone":                       {reading{document: document(3, 0), truth: truth(0)}, upsert, "", repaired, 3, CauseUnknown, false},
 		"base edited":                     {reading{document: document(3, 2, total(4)), truth: truth(4)}, upsert, "", repaired, 1, CauseEdited, false},
-		"only total edited":               {reading{document: document(3, 2, total(9)), truth: truth(5)}, upsert, "", right, 0, "", false},
+		"only total edited":               {reading{document: document(3, 2, total(9)), truth: truth(5)}, upsert, "", repaired, 4, CauseEdited, false},
+		"only total edited, with a tail":  {reading{document: document(3, 2, total(9)), truth: truth(4), tail: 1}, upsert, "", repaired, 4, CauseEdited, false},
+		"only total gone":                 {reading{document: document(3, 2, noTotal), truth: truth(5)}, upsert, "", repaired, -5, CauseEdited, false},
+		"total named anew":                {reading{document: document(3, 2, noTotal), truth: truth(5)}, upsert, "first", rebased, -5, CauseEdited, false},
 		"edited beside a gap":             {reading{document: document(3, 2, total(4)), truth: truth(4)}, upsert, CauseGap, repaired, 1, CauseEdited, false},
 		"the first recount":               {reading{document: document(3, 2), truth: truth(4)}, upsert, "first", rebased, 1, CauseUnknown, false},
 		"a gap":                           {reading{document: document(3, 2), truth: truth(4)}, upsert, CauseGap, repaired, 1, CauseGap, false},
@@ -146,7 +149,11 @@ func TestRepairMakesDisplayedTrueWhateverCameSince(t *testing.T) {
 
 		v := compare(r, true, counter.State{State: counter.Active})
 		d := r.document
-		if want := d.Base + d.Live - tail - truth; v.drift != want {
+		want := d.Base + d.Live - tail - truth
+		if want == 0 && d.Exists {
+			want = d.Total - tail - truth // what is displayed as well
+		}
+		if v.drift != want {
 			t.Fatalf("drift %d, want displayed - truth = %d", v.drift, want)
 		}
 		if v.repair == nil { // neither a document nor rows

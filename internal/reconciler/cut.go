@@ -81,12 +81,12 @@ func tailOf(at checkpoint.Checkpoint, name string) map[string]int64 {
 	return tail
 }
 
-// stand reads where the counter stands, and says *notJudged when it cannot be judged there (I4).
+// stand reads where the counter stands, and says *unjudgedError when it cannot be judged there (I4).
 func (p *pass) stand(ctx context.Context) (standing, error) {
 	d := p.definition
 	at, err := p.checkpoints.Load(ctx, d.Source)
 	if errors.Is(err, checkpoint.ErrNone) {
-		return standing{}, &notJudged{skipNoCheckpoint, fmt.Sprintf("no incrementer has followed source %s yet: start `incrementer run`", d.Source)}
+		return standing{}, &unjudgedError{skipNoCheckpoint, fmt.Sprintf("no incrementer has followed source %s yet: start `incrementer run`", d.Source)}
 	}
 	if err != nil {
 		return standing{}, err
@@ -98,18 +98,18 @@ func (p *pass) stand(ctx context.Context) (standing, error) {
 	return standing{at, states[d.Name]}, judgeable(d, at)
 }
 
-// judgeable returns *notJudged when the counter cannot be judged at the checkpoint.
+// judgeable returns *unjudgedError when the counter cannot be judged at the checkpoint.
 func judgeable(d *counter.Definition, at checkpoint.Checkpoint) error {
 	counting, ok := at.Counters[d.Name]
 	switch {
 	case !ok || counting.Hash != d.Hash:
-		return &notJudged{skipDefinition, "the incrementer counts by another definition: restart it with this configuration file"}
+		return &unjudgedError{skipDefinition, "the incrementer counts it by another definition than this configuration file: give both programs the same file and restart the one that runs with the older"}
 	case counting.Broken != "":
-		return &notJudged{skipBroken, "its expression fails on the server: " + counting.Broken}
+		return &unjudgedError{skipBroken, "its expression fails on the server: " + counting.Broken}
 	case at.Position.Before(counting.Since):
-		return &notJudged{skipPosition, "the incrementer took it up in the middle of a transaction: waiting for a later position"}
+		return &unjudgedError{skipPosition, "the incrementer took it up in the middle of a transaction: waiting for a later position"}
 	case at.Tail.TooLarge:
-		return &notJudged{skipTail, "a large transaction is under way: waiting for a later position"}
+		return &unjudgedError{skipTail, "a large transaction is under way: waiting for a later position"}
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func (p *pass) waitUntilJudged(ctx context.Context) (s standing, err error) {
 	return s, err
 }
 
-// sameRows returns *notJudged when the collection of the rows is not the one that it was at the last look. A snapshot
+// sameRows returns *unjudgedError when the collection of the rows is not the one that it was at the last look. A snapshot
 // read of a collection that has been dropped or renamed since finds no rows and no error: every counter would be 0.
 func (p *pass) sameRows(ctx context.Context) error {
 	rows := p.definition.Rows
@@ -147,9 +147,9 @@ func (p *pass) sameRows(ctx context.Context) error {
 	}
 	switch {
 	case p.collection == "":
-		return &notJudged{skipNoRows, fmt.Sprintf("collection %s.%s, whose rows are to be counted, does not exist", rows.Database, rows.Collection)}
+		return &unjudgedError{skipNoRows, fmt.Sprintf("collection %s.%s, whose rows are to be counted, does not exist", rows.Database, rows.Collection)}
 	case p.collection != before:
-		return &notJudged{skipNoRows, fmt.Sprintf("collection %s.%s has just been made or replaced", rows.Database, rows.Collection)}
+		return &unjudgedError{skipNoRows, fmt.Sprintf("collection %s.%s has just been made or replaced", rows.Database, rows.Collection)}
 	}
 	return nil
 }
@@ -157,7 +157,7 @@ func (p *pass) sameRows(ctx context.Context) error {
 // waitFor calls try again while waiting may help, for at most the judge timeout.
 func (p *pass) waitFor(ctx context.Context, try func() error) error {
 	return p.retry(ctx, try, func(err error) bool {
-		var unjudged *notJudged
+		var unjudged *unjudgedError
 		return errors.As(err, &unjudged) || isUnreachable(err)
 	})
 }
@@ -171,7 +171,7 @@ func (p *pass) insist(ctx context.Context, try func() error) error {
 
 func (p *pass) retry(ctx context.Context, try func() error, again func(error) bool) error {
 	policy := backoff.NewExponentialBackOff(backoff.WithInitialInterval(20*time.Millisecond),
-		backoff.WithMaxInterval(500*time.Millisecond), backoff.WithMaxElapsedTime(p.settings.JudgeTimeout))
+		backoff.WithMaxInterval(500*time.Millisecond), backoff.WithMaxElapsedTime(p.patience))
 	return backoff.Retry(func() error {
 		err := try()
 		if err != nil && !again(err) {
@@ -181,19 +181,19 @@ func (p *pass) retry(ctx context.Context, try func() error, again func(error) bo
 	}, backoff.WithContext(policy, ctx))
 }
 
-// notJudged says why a counter cannot be compared now. Waiting may help.
-type notJudged struct{ reason, why string }
+// unjudgedError says why a counter cannot be compared now. Waiting may help.
+type unjudgedError struct{ reason, why string }
 
-func (e *notJudged) Error() string { return "not judged: " + e.why }
+func (e *unjudgedError) Error() string { return "not judged: " + e.why }
 
-// uncounted says why so many rows cannot be counted at once. Fewer keys may help.
-type uncounted struct {
+// uncountedError says why so many rows cannot be counted at once. Fewer keys may help.
+type uncountedError struct {
 	reason string
 	err    error
 }
 
-func (e *uncounted) Error() string { return "not counted: " + e.err.Error() }
-func (e *uncounted) Unwrap() error { return e.err }
+func (e *uncountedError) Error() string { return "not counted: " + e.err.Error() }
+func (e *uncountedError) Unwrap() error { return e.err }
 
 // verdictOn says what helps after a failed reading: waiting, fewer keys, or neither. A wrong verdict costs: waiting for
 // what never comes, dividing a batch for a server that is away, or a run that ends by one row.
@@ -203,18 +203,18 @@ func (p *pass) verdictOn(err error, at bson.Timestamp, took time.Duration) error
 		return err
 	case counter.IsSnapshotGone(err) && took > p.settings.JudgeTimeout:
 		// The snapshot was there, and went while its rows were being counted.
-		return &uncounted{skipStale, err}
+		return &uncountedError{skipStale, err}
 	case counter.IsSnapshotGone(err):
-		return &notJudged{skipStale, staleness(at)}
+		return &unjudgedError{skipStale, staleness(at)}
 	}
 	switch classified := stream.Classify(err); {
 	case errors.Is(classified, stream.ErrUnauthorized):
 		return err
 	case errors.Is(classified, stream.ErrInterrupted), hasCode(err, tooMuch...):
-		return &uncounted{skipInterrupted, err}
+		return &uncountedError{skipInterrupted, err}
 	default:
 		// The server answered, is healthy and refuses: a row that the expression fails on. It may be a single one.
-		return &uncounted{skipBroken, err}
+		return &uncountedError{skipBroken, err}
 	}
 }
 

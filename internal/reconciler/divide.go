@@ -18,7 +18,7 @@ import (
 // within compares a range of keys: a smaller one when its count fails, and at last without the key that it fails on.
 func (p *pass) within(ctx context.Context, which counter.Selection) error {
 	err := p.batch(ctx, which, nil)
-	var failed *uncounted
+	var failed *uncountedError
 	if !errors.As(err, &failed) {
 		return err
 	}

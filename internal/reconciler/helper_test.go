@@ -374,7 +374,7 @@ func set(path string, v any) bson.D {
 func (f *fixture) document(post any) bson.Raw {
 	f.t.Helper()
 	document, err := f.targets.FindOne(f.t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: post}}}}).Raw()
-	if err == mongo.ErrNoDocuments {
+	if errors.Is(err, mongo.ErrNoDocuments) {
 		return nil
 	}
 	f.check(err)

@@ -217,6 +217,65 @@ func TestTouchedKeysUnderLoadShowNoDrift(t *testing.T) {
 	wantDrift(t, f.run(r, Options{Full: true}), nil)
 }
 
+func TestFirstRecountUnderLoadIsExact(t *testing.T) {
+	const posts = 400
+	f := setUp(t)
+	for i := range posts {
+		if i%2 == 0 {
+			f.comment(i, 5)
+		}
+	}
+	r := f.reconciler(equipment{})
+	r.rowsPerRange = 40
+	stop := f.pace(500, f.mixed(posts))
+	f.start()
+	report := f.run(r, Options{})
+	if c := only(t, report); report.Result != ResultOK || c.Drift.Keys != 0 || c.Rebased == 0 {
+		t.Errorf("want keys rebased, and no drift: %s", show(report))
+	}
+	f.watch(r, func() {
+		timer := time.NewTimer(time.Second)
+		defer timer.Stop()
+		<-timer.C
+	})
+	stop()
+	f.wantExact()
+	wantDrift(t, f.run(r, Options{Full: true}), nil)
+}
+
+func TestTwoReconcilersUnderLoadShowNoDrift(t *testing.T) {
+	const posts = 30 // few, so that the two meet
+	f := setUp(t)
+	f.start()
+	f.activate(f.reconciler(equipment{}))
+	stop := f.pace(1000, f.mixed(posts))
+	var both sync.WaitGroup
+	var runs, raced atomic.Int64
+	for range 2 {
+		r := f.reconciler(equipment{})
+		both.Go(func() {
+			for range 40 {
+				report, err := r.RunOnce(t.Context(), Options{})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c := report.Counters[0]
+				if report.Drifted() || int64(len(c.Skipped)) > min(1, c.Skipped[skipRaced]) {
+					t.Errorf("want no drift, and at most keys raced: %s", show(report))
+				}
+				runs.Add(1)
+				raced.Add(c.Skipped[skipRaced])
+			}
+		})
+	}
+	both.Wait()
+	stop()
+	t.Logf("%d runs, %d keys raced", runs.Load(), raced.Load())
+	f.wantExact()
+	wantDrift(t, f.run(f.reconciler(equipment{}), Options{Full: true}), nil)
+}
+
 // mixed does all that can happen to rows, one at a time.
 func (f *fixture) mixed(posts int) func(context.Context, int) error {
 	return func(ctx context.Context, _ int) error {

@@ -18,6 +18,9 @@ type Heart interface {
 // Run reconciles every so often until ctx ends. A run that fails is logged and counted, and the next one comes. The
 // interval varies by a tenth, so that a fleet started together spreads out.
 func (r *Reconciler) Run(ctx context.Context, o Options, heart Heart) error {
+	r.heart = heart
+	r.metrics.leader.Set(1)
+	defer r.metrics.leader.Set(0)
 	for {
 		heart.Beat()
 		report, err := r.RunOnce(ctx, o)

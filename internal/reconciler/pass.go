@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -23,6 +24,7 @@ type pass struct {
 	run        string
 	described  *int // drifted keys that the run has logged one by one
 	report     *CounterReport
+	patience   time.Duration // how long to wait for a position that can be judged
 
 	began      standing        // where the counter stood before its touched keys were listed
 	collection string          // identity of the rows' collection at the last look, "" when there was none
@@ -98,7 +100,7 @@ func (p *pass) keys(ctx context.Context, keys []counter.Touched) error {
 		list[i] = k.Key
 	}
 	err := p.batch(ctx, counter.Listed(list), keys)
-	var failed *uncounted
+	var failed *uncountedError
 	switch half := len(keys) / 2; {
 	case !errors.As(err, &failed):
 		return err
@@ -113,8 +115,8 @@ func (p *pass) keys(ctx context.Context, keys []counter.Touched) error {
 }
 
 // leaveOut goes on without something that cannot be counted.
-func (p *pass) leaveOut(failed *uncounted, what, which string) error {
-	p.report.skip(failed.reason, 1)
+func (p *pass) leaveOut(failed *uncountedError, what, which string) error {
+	p.report.skip(failed.reason)
 	p.log.Warn("rows not counted", logkey.Counter, p.definition.Name, what, which,
 		logkey.Reason, failed.reason, logkey.Error, failed.err, logkey.Run, p.run)
 	if p.leftOut++; p.leftOut > maxLeftOut {
@@ -124,8 +126,11 @@ func (p *pass) leaveOut(failed *uncounted, what, which string) error {
 }
 
 // batch compares one selection and repairs what is wrong. marks are the listed keys, nil for a range. It is safe to try
-// again after *uncounted alone: nothing has been reported then.
+// again after *uncountedError alone: nothing has been reported then.
 func (p *pass) batch(ctx context.Context, which counter.Selection, marks []counter.Touched) error {
+	if p.heart != nil {
+		p.heart.Beat()
+	}
 	var v view
 	err := p.waitFor(ctx, func() (err error) {
 		v, err = p.read(ctx, which)
@@ -144,5 +149,6 @@ func (p *pass) rowsWithoutKey(ctx context.Context) {
 		p.log.Warn("rows without a key not counted", logkey.Counter, p.definition.Name, logkey.Error, err)
 		return
 	}
+	p.report.RowsWithoutKey = n
 	p.metrics.rowsWithoutKey(p.definition.Name, n)
 }

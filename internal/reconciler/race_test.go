@@ -55,6 +55,47 @@ func TestTwoReconcilersAtOnePositionRepairOnce(t *testing.T) {
 	wantDrift(t, f.run(f.reconciler(equipment{}), Options{Full: true}), nil)
 }
 
+func TestKeyThatAnotherRepairedFromAnOlderReadingKeepsItsMark(t *testing.T) {
+	t.Parallel()
+	f := setUp(t, noUpsert)
+	must(f.targets.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "a"}}))(t)
+	f.comment("a", 1)
+	f.start()
+	f.activate(f.reconciler(equipment{}))
+	f.plant("a", 5)
+
+	olderRead, newerRead, olderDone := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	older := f.reconciler(equipment{started: once(isUpdateOf(f.targets.Name()), func() {
+		close(olderRead)
+		<-newerRead
+	})})
+	newer := f.reconciler(equipment{started: once(isUpdateOf(f.targets.Name()), func() {
+		close(newerRead)
+		<-olderDone
+	})})
+	go func() {
+		defer close(olderDone)
+		if _, err := older.RunOnce(t.Context(), Options{Full: true}); err != nil {
+			t.Error(err)
+		}
+	}()
+	<-olderRead
+	f.comment("a", 1)
+	f.catchUp()
+	if c := only(t, f.run(newer, Options{})); c.Skipped[skipRaced] != 1 || c.Repaired != 0 {
+		t.Errorf("want the key raced: %+v", *c)
+	}
+	// The other knew nothing of the touch: nobody has compared it.
+	if _, state := f.marks(); state != 1 {
+		t.Errorf("%d marks, want the one", state)
+	}
+	report := f.run(newer, Options{})
+	if wantDrift(t, report, nil); report.Counters[0].Checked != 1 {
+		t.Errorf("checked %d keys, want the touched one", report.Counters[0].Checked)
+	}
+	f.wantExact()
+}
+
 func TestRepairOfOneReadingAppliesOnce(t *testing.T) {
 	t.Parallel()
 	f := setUp(t)

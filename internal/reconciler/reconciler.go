@@ -42,6 +42,7 @@ type Reconciler struct {
 	log         *slog.Logger
 
 	rowsPerRange int64
+	heart        Heart // beats with every batch of the loop; nil for a single run
 
 	mutex  sync.Mutex
 	status Status // of the loop
@@ -65,18 +66,25 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 	report := &Report{Run: bson.NewObjectID().Hex(), Counters: []*CounterReport{}}
 	var failure error
 	described := 0
+	away := map[string]bool{} // sources whose incrementer has been waited for in vain: once a run is enough
 	for _, d := range r.definitions {
 		if o.Counter != "" && o.Counter != d.Name {
 			continue
 		}
 		pass := &pass{
 			Reconciler: r, options: o, definition: d, run: report.Run, described: &described, seen: map[string]bool{},
-			report: &CounterReport{Counter: d.Name, Skipped: map[string]int64{}, Drifted: []Drifted{}, complete: true},
+			report:   &CounterReport{Counter: d.Name, Skipped: map[string]int64{}, Drifted: []Drifted{}, complete: true},
+			patience: r.settings.JudgeTimeout,
+		}
+		if away[d.Source] {
+			pass.patience = time.Nanosecond // one look
 		}
 		report.Counters = append(report.Counters, pass.report)
 		if err := pass.end(pass.look(ctx)); err != nil {
 			failure = errors.Join(failure, fmt.Errorf("reconcile counter %s: %w", d.Name, err))
 		}
+		away[d.Source] = away[d.Source] ||
+			pass.report.Skipped[skipNoCheckpoint]+pass.report.Skipped[skipDefinition]+pass.report.Skipped[skipStale] > 0
 		pass.conclude(ctx)
 	}
 	report.conclude(o.Limit)
@@ -91,13 +99,13 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 
 // end records how a pass ended and returns its error, nil when it only could not judge.
 func (p *pass) end(err error) error {
-	var unjudged *notJudged
+	var unjudged *unjudgedError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &unjudged):
 		p.report.Why = unjudged.why
-		p.report.skip(unjudged.reason, 1)
+		p.report.skip(unjudged.reason)
 		p.log.Warn("counter not judged", logkey.Counter, p.definition.Name, logkey.Reason, unjudged.reason,
 			logkey.Error, unjudged.why, logkey.Run, p.run)
 		return nil

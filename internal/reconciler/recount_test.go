@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -319,4 +320,51 @@ func lookup(document bson.Raw, path string) bson.RawValue {
 		return bson.RawValue{}
 	}
 	return v
+}
+
+// Readers show and sort by total, so it is part of what a recount answers for.
+func TestTotalIsMadeRightWhereItIsNamedAnewOrEdited(t *testing.T) {
+	t.Parallel()
+	f := setUp(t, twoCounters)
+	for _, post := range []string{"a", "b", "c"} {
+		f.comment(post, 3)
+	}
+	f.start()
+	f.activate(f.reconciler(equipment{}))
+	f.stop()
+	f.config.Counters[0].Target.Total = "comments"
+	f.install()
+	f.start()
+	f.catchUp()
+	r := f.reconciler(equipment{})
+	if c := only(t, f.run(r, Options{Counter: counterName})); c.Rebased != 3 || c.Drift.Keys != 0 {
+		t.Errorf("want 3 keys rebased and no drift: %+v", *c)
+	}
+	for _, post := range []string{"a", "b", "c"} {
+		if n := lookup(f.document(post), "comments").AsInt64(); n != 3 {
+			t.Errorf("total of %s is %d, want 3", post, n)
+		}
+	}
+	f.edit("b", bson.D{{Key: "$inc", Value: bson.D{{Key: "comments", Value: 100}}}})
+	c := only(t, f.run(r, Options{Counter: counterName, Full: true}))
+	if c.Drift.Over != 100 || c.Drift.Keys != 1 || c.Repaired != 1 || c.Drifted[0].Cause != CauseEdited {
+		t.Errorf("want a drift of 100, edited and repaired: %+v", *c)
+	}
+	if c := only(t, f.run(r, Options{Counter: counterName, Full: true})); c.Drift.Keys != 0 {
+		t.Errorf("want no drift after the repair: %+v", *c)
+	}
+}
+
+func TestTouchedIndexThatIsGoneIsSaidWithWhatToDo(t *testing.T) {
+	t.Parallel()
+	f := setUp(t, twoCounters)
+	f.comment("a", 1)
+	f.start()
+	r := f.reconciler(equipment{})
+	f.activate(r)
+	index := f.definitions[0].TouchedIndex().Name
+	f.check(f.client.Database(f.definitions[0].Target.Database).Collection(f.definitions[0].Target.Collection).Indexes().DropOne(t.Context(), index))
+	if _, err := r.RunOnce(t.Context(), Options{Counter: counterName}); err == nil || !strings.Contains(err.Error(), "run `incrementer setup`") {
+		t.Errorf("error %v, want one that says to run setup", err)
+	}
 }

@@ -27,15 +27,18 @@ type Report struct {
 
 // CounterReport is what one run found for one counter. Drift is displayed - truth.
 type CounterReport struct {
-	Counter         string           `json:"counter"`
-	Checked         int64            `json:"checked"`
-	Repaired        int64            `json:"repaired"`
-	Rebased         int64            `json:"rebased,omitempty"` // changed by the first count of a new or changed counter
-	Skipped         map[string]int64 `json:"skipped"`           // keys not judged, by reason
-	Why             string           `json:"why,omitempty"`     // why the counter, or what is left of it, could not be judged
-	Drift           Drift            `json:"drift"`
-	Drifted         []Drifted        `json:"drifted"` // the largest
-	VerifiedThrough time.Time        `json:"verified_through,omitzero"`
+	Counter  string           `json:"counter"`
+	Checked  int64            `json:"checked"`
+	Repaired int64            `json:"repaired"`
+	Rebased  int64            `json:"rebased,omitempty"` // changed by the first count of a new or changed counter
+	Skipped  map[string]int64 `json:"skipped"`           // keys not judged, by reason
+	Why      string           `json:"why,omitempty"`     // why the counter, or what is left of it, could not be judged
+	// RowsWithoutKey is how many rows have no usable key and count for nothing, as a full pass found.
+	RowsWithoutKey  int64      `json:"rows_without_key,omitempty"`
+	SetApart        []SetApart `json:"set_apart,omitempty"` // the first of the skipped keys
+	Drift           Drift      `json:"drift"`
+	Drifted         []Drifted  `json:"drifted"` // the largest
+	VerifiedThrough time.Time  `json:"verified_through,omitzero"`
 
 	rows      int64
 	recurring int64 // keys that drifted although they had been repaired before
@@ -60,6 +63,16 @@ type Drifted struct {
 	Drift     int64        `json:"drift"`
 	Cause     Cause        `json:"cause"`
 }
+
+// SetApart is a key that could not be judged.
+type SetApart struct {
+	Key    ExtendedJSON `json:"key"`
+	Reason string       `json:"reason"`
+	Why    string       `json:"why"`
+}
+
+// maxSetApart bounds the skipped keys that a report lists.
+const maxSetApart = 100
 
 // ExtendedJSON is a BSON value, written as relaxed extended JSON.
 type ExtendedJSON struct{ bson.RawValue }
@@ -119,9 +132,9 @@ func (r *CounterReport) trim(limit int) {
 	}
 }
 
-// skip counts a key that was not judged.
-func (r *CounterReport) skip(reason string, keys int64) {
-	r.Skipped[reason] += keys
+// skip counts a key, or a whole counter, that was not judged.
+func (r *CounterReport) skip(reason string) {
+	r.Skipped[reason]++
 	r.complete = false
 }
 

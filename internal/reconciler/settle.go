@@ -69,7 +69,7 @@ func (p *pass) repair(ctx context.Context, verdicts []verdict) (again []bson.Raw
 			verdict.skip, verdict.why = skipRefused, outcome.Refused
 			again = append(again, p.setApart(verdict)...)
 		default:
-			p.report.skip(skipRaced, 1)
+			p.report.skip(skipRaced)
 			if outcome.Gone { // and its mark with it
 				again = append(again, verdict.key)
 			}
@@ -80,8 +80,12 @@ func (p *pass) repair(ctx context.Context, verdicts []verdict) (again []bson.Raw
 
 // setApart reports a key that is left as it is, and returns it when nothing makes the next run look at it.
 func (p *pass) setApart(v verdict) []bson.RawValue {
-	p.report.skip(v.skip, 1)
-	p.log.Warn("counter document set apart", logkey.Counter, p.definition.Name, logkey.Key, ExtendedJSON{v.key}.String(),
+	p.report.skip(v.skip)
+	key := ExtendedJSON{v.key}
+	if len(p.report.SetApart) < maxSetApart {
+		p.report.SetApart = append(p.report.SetApart, SetApart{Key: key, Reason: v.skip, Why: v.why})
+	}
+	p.log.Warn("counter document set apart", logkey.Counter, p.definition.Name, logkey.Key, key.String(),
 		logkey.Reason, v.skip, logkey.Error, v.why, logkey.Run, p.run)
 	if v.marked {
 		return nil

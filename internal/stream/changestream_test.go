@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -167,6 +168,42 @@ func TestATransactionHasOneClusterTimeAndIsResumedInsideIt(t *testing.T) {
 	}
 }
 
+func TestATransactionOfManyMegabytesHasOneClusterTimeToo(t *testing.T) {
+	size := 2000 // 20 MB: more than one entry of the oplog holds
+	if os.Getenv("DRIFTLESS_SOAK") != "" {
+		size = 4000
+	}
+	p := newPond(t)
+	at := p.now()
+	body := strings.Repeat("x", 10<<10)
+	p.check(p.client.UseSession(t.Context(), func(ctx context.Context) error {
+		_, err := mongo.SessionFromContext(ctx).WithTransaction(ctx, func(ctx context.Context) (any, error) {
+			rows := make([]any, size)
+			for i := range rows {
+				rows[i] = bson.D{{Key: "_id", Value: i}, {Key: "body", Value: body}}
+			}
+			_, err := p.rows.InsertMany(ctx, rows)
+			return nil, err
+		})
+		return err
+	}))
+	slim := bson.D{{Key: "$project", Value: bson.D{{Key: "documentKey", Value: 1}}}}
+	all, _ := p.read(p.open(Start{Position: at}, 400, slim), size)
+	first, err := TokenTime(all[0].Token)
+	p.check(err)
+	last, err := TokenTime(all[size-1].Token)
+	p.check(err)
+	if got := ids(all); !slices.Equal(got, upTo(size)) || first != last {
+		t.Fatalf("%d events from %v to %v", len(got), first, last)
+	}
+	for _, i := range []int{0, size / 3, size - 2} {
+		rest, _ := p.read(p.open(Start{Token: all[i].Token}, 400, slim), size-1-i)
+		if got := ids(rest); !slices.Equal(got, upTo(size)[i+1:]) {
+			t.Fatalf("after event %d come %d others", i, len(got))
+		}
+	}
+}
+
 func TestEveryTokenOfAServerSaysItsTime(t *testing.T) {
 	p := newPond(t)
 	before := p.now()
@@ -259,7 +296,9 @@ func TestALongForeignStretchOfTheOplogIsPassed(t *testing.T) {
 	for n := range times {
 		writing.Go(func() {
 			_, err := p.neighbour.InsertMany(t.Context(), numbered(n*each, (n+1)*each), options.InsertMany().SetOrdered(false))
-			p.check(err)
+			if err != nil {
+				t.Error(err)
+			}
 		})
 	}
 	writing.Wait()
@@ -408,7 +447,7 @@ func TestACancelledReadingEndsAtOnceAndLeavesNoCursor(t *testing.T) {
 			{{Key: "$match", Value: bson.D{{Key: "ns", Value: p.db.Name() + ".rows"}, {Key: "cursor", Value: bson.D{{Key: "$exists", Value: true}}}}}},
 		})
 		p.check(err)
-		defer found.Close(t.Context())
+		defer func() { _ = found.Close(t.Context()) }()
 		return !found.Next(t.Context())
 	})
 }

@@ -80,8 +80,35 @@ func cause(err error) error {
 	}
 }
 
-// interrupting are the codes with which a server that steps down, shuts down or was unreachable ends an operation:
-// HostUnreachable, HostNotFound, ShutdownInProgress, NetworkTimeout, PrimarySteppedDown, ExceededTimeLimit,
-// SocketException, NotWritablePrimary, InterruptedAtShutdown, Interrupted, InterruptedDueToReplStateChange,
-// NotPrimaryNoSecondaryOk, NotPrimaryOrSecondary, WriteConcernFailed, NoSuchTransaction, StaleConfig, MaxTimeMSExpired.
-var interrupting = []int{6, 7, 91, 89, 189, 262, 9001, 10107, 11600, 11601, 11602, 13435, 13436, 64, 251, 13388, 290, 461}
+// interrupting are the codes with which a server that steps down, shuts down, is overloaded or was unreachable ends an
+// operation.
+var interrupting = []int{
+	6,     // HostUnreachable
+	7,     // HostNotFound
+	24,    // LockTimeout
+	64,    // WriteConcernTimeout
+	89,    // NetworkTimeout
+	91,    // ShutdownInProgress
+	112,   // WriteConflict
+	133,   // FailedToSatisfyReadPreference
+	189,   // PrimarySteppedDown
+	234,   // RetryChangeStream
+	251,   // NoSuchTransaction
+	262,   // ExceededTimeLimit
+	279,   // ClientDisconnect
+	290,   // TransactionExceededLifetimeLimitSeconds
+	355,   // InterruptedDueToStorageChange
+	365,   // TemporarilyUnavailable
+	402,   // ResourceExhausted
+	433,   // AdmissionQueueOverflow
+	449,   // RateLimitExceeded
+	462,   // IngressRequestRateLimitExceeded
+	9001,  // SocketException
+	10107, // NotWritablePrimary
+	11600, // InterruptedAtShutdown
+	11601, // Interrupted
+	11602, // InterruptedDueToReplStateChange
+	13388, // StaleConfig
+	13435, // NotPrimaryNoSecondaryOk
+	13436, // NotPrimaryOrSecondary
+}

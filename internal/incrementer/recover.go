@@ -1,0 +1,122 @@
+package incrementer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"driftless/internal/checkpoint"
+	"driftless/internal/counter"
+	"driftless/internal/logkey"
+	"driftless/internal/stream"
+)
+
+const (
+	// retryAfter is the shortest pause after an error of the server or the network.
+	retryAfter    = time.Second
+	maxRetryAfter = 10 * time.Second
+	// fencedPause is the first pause after losing to another owner. It doubles while nothing is applied in between, so
+	// that two owners of one lane do not reopen in a tight loop.
+	fencedPause = 50 * time.Millisecond
+	// refusedRetry is how often a lane looks again whose counter documents must be mended: looking costs the server.
+	refusedRetry = time.Minute
+)
+
+// recover decides what an ended reading means and how long to wait before the next.
+func (l *Lane) recover(ctx context.Context, err error) (pause time.Duration, fatal error) {
+	switch {
+	case errors.Is(err, errMend):
+		return 0, nil
+	case errors.Is(err, checkpoint.ErrFenced):
+		l.Metrics.fenced(l.Source)
+		pause = l.fenced
+		l.fenced = min(2*l.fenced, retryAfter)
+		l.Log.Warn("fenced by another owner, reloading", logkey.Lane, l.Name, logkey.Error, err, "after", pause)
+		return pause, nil
+	case errors.Is(err, stream.ErrPositionLost), errors.Is(err, stream.ErrCollectionChanged):
+		return l.lost(ctx, err)
+	case errors.Is(err, counter.ErrRefused):
+		return l.refused(err), nil
+	case errors.Is(err, stream.ErrExpression):
+		if found := l.findBroken(ctx); found {
+			return 0, nil
+		}
+	}
+	l.State.failed(err)
+	l.Metrics.restarted(l.Source, reasonOf(err))
+	pause = l.pause()
+	l.Log.Warn("lane interrupted, reopening from its checkpoint", logkey.Lane, l.Name, logkey.Error, err, "after", pause)
+	return pause, nil
+}
+
+// pause is how long to wait after one more failure: longer each time, with jitter, and never less than retryAfter.
+func (l *Lane) pause() time.Duration { return max(retryAfter, l.failing.NextBackOff()) }
+
+// refused answers documents that must be mended by hand: the lane stands still, and looks now and then.
+func (l *Lane) refused(cause error) time.Duration {
+	l.State.failed(cause)
+	l.Metrics.restarted(l.Source, reasonOf(cause))
+	l.Log.Error("lane stands still: too many counter documents cannot take their increment", logkey.Lane, l.Name,
+		logkey.Error, cause, "after", refusedRetry, logkey.Action,
+		"mend the documents or the counters' target fields; nothing is lost while the history reaches back")
+	return refusedRetry
+}
+
+// lost answers a position that cannot be resumed, by the policy (I7).
+func (l *Lane) lost(ctx context.Context, cause error) (time.Duration, error) {
+	if l.StopWhenLost {
+		return 0, fmt.Errorf("lane %s cannot resume, and on_position_lost is stop: "+
+			"set it to recount, which starts afresh and recounts every counter of source %s: %w", l.Name, l.Source, cause)
+	}
+	at, err := l.Counters.Restart(ctx, reasonOf(cause), l.broken)
+	if err != nil {
+		l.State.failed(errors.Join(cause, err))
+		pause := l.pause()
+		l.Log.Warn("fresh start not possible yet", logkey.Lane, l.Name, logkey.Error, err, logkey.Cause, cause, "after", pause)
+		return pause, nil
+	}
+	l.Metrics.gap(l.Source)
+	l.Metrics.restarted(l.Source, reasonOf(cause))
+	l.Log.Error("position lost: started afresh, every counter of the source is marked for a recount",
+		logkey.Lane, l.Name, logkey.Error, cause, logkey.Position, at.Position.T,
+		logkey.Action, "run the reconciler; counters may be wrong until it has recounted them")
+	return retryAfter, nil
+}
+
+// reasonOf is the short name of an error's cause, as metrics label it.
+func reasonOf(err error) string {
+	for _, known := range []error{err, answered(err)} {
+		for reason, sentinel := range restartReasons {
+			if errors.Is(known, sentinel) {
+				return reason
+			}
+		}
+	}
+	return reasonOther
+}
+
+// answered classifies what a server or the network said to a command that is not the stream's.
+func answered(err error) error {
+	var server mongo.ServerError
+	if errors.As(err, &server) || mongo.IsNetworkError(err) || mongo.IsTimeout(err) {
+		if c := stream.Classify(err); errors.Is(c, stream.ErrInterrupted) || errors.Is(c, stream.ErrUnauthorized) {
+			return c
+		}
+	}
+	return nil
+}
+
+const reasonOther = "other"
+
+var restartReasons = map[string]error{
+	"position_lost":      stream.ErrPositionLost,
+	"collection_changed": stream.ErrCollectionChanged,
+	"expression":         stream.ErrExpression,
+	"unauthorized":       stream.ErrUnauthorized,
+	"interrupted":        stream.ErrInterrupted,
+	"refused":            counter.ErrRefused,
+	"foreign_token":      stream.ErrForeignToken,
+}
