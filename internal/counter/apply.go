@@ -229,17 +229,12 @@ func (a *Applier) marks(ctx context.Context, p *piece) error {
 	}
 	for _, x := range p.apart {
 		touched = append(touched, touch(x.Delta.Counter, x.Delta.Key, p.to.Batch))
-		letters = append(letters, deadLetter(x, p.from.Lane))
+		letters = append(letters, deadLetter(x, p.from.Lane, p.to.Batch))
 	}
-	for collection, models := range map[string][]mongo.WriteModel{TouchedCollection: touched, DeadLettersCollection: letters} {
-		if len(models) == 0 {
-			continue
-		}
-		if _, err := a.states.db.Collection(collection).BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false)); err != nil {
-			return fmt.Errorf("write %s: %w", collection, err)
-		}
+	if err := a.states.write(ctx, TouchedCollection, touched); err != nil {
+		return err
 	}
-	return nil
+	return a.states.write(ctx, DeadLettersCollection, letters)
 }
 
 // increments sends the updates of one target collection.

@@ -156,20 +156,15 @@ func untouch(d *Definition, mark Touched) mongo.WriteModel {
 // owes nothing to an increment that its document once could not take.
 func (d *Definition) Untouch(ctx context.Context, states *States, marks []Touched) error {
 	var models []mongo.WriteModel
-	var letters []string
 	for _, mark := range marks {
 		if !mark.Stamp.IsZero() {
 			models = append(models, untouch(d, mark))
-			letters = append(letters, keyID(d, mark.Key))
 		}
 	}
-	if len(models) == 0 {
-		return nil
+	if err := states.write(ctx, DeadLettersCollection, models); err != nil {
+		return err
 	}
-	if _, err := states.db.Collection(DeadLettersCollection).DeleteMany(ctx, one("_id", one("$in", letters))); err != nil {
-		return fmt.Errorf("write %s: %w", DeadLettersCollection, err)
-	}
-	return states.marks(ctx, models)
+	return states.write(ctx, TouchedCollection, models)
 }
 
 // Touch marks keys in the state database, so that the next run looks at them again.
@@ -178,16 +173,16 @@ func (d *Definition) Touch(ctx context.Context, states *States, keys []bson.RawV
 	for i, key := range keys {
 		models[i] = touch(d, key, ownStamp())
 	}
-	return states.marks(ctx, models)
+	return states.write(ctx, TouchedCollection, models)
 }
 
-// marks runs the given writes on the marks of the state database.
-func (s *States) marks(ctx context.Context, models []mongo.WriteModel) error {
+// write runs the given writes on a collection of the state database.
+func (s *States) write(ctx context.Context, collection string, models []mongo.WriteModel) error {
 	if len(models) == 0 {
 		return nil
 	}
-	if _, err := s.db.Collection(TouchedCollection).BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false)); err != nil {
-		return fmt.Errorf("write %s: %w", TouchedCollection, err)
+	if _, err := s.db.Collection(collection).BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false)); err != nil {
+		return fmt.Errorf("write %s: %w", collection, err)
 	}
 	return nil
 }

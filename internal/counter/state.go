@@ -173,15 +173,16 @@ func touch(d *Definition, key bson.RawValue, stamp bson.ObjectID) mongo.WriteMod
 		}}})
 }
 
-// deadLetter records a delta that a document could not take. More of the same key add up in one record.
-func deadLetter(a Apart, lane string) mongo.WriteModel {
+// deadLetter records a delta that a document could not take. More of the same key add up in one record. It has the _id and
+// the stamp of the mark that goes with it.
+func deadLetter(a Apart, lane string, stamp bson.ObjectID) mongo.WriteModel {
 	d := a.Delta
 	return mongo.NewUpdateOneModel().SetFilter(one("_id", keyID(d.Counter, d.Key))).SetUpsert(true).
 		SetUpdate(bson.D{
 			{Key: "$set", Value: bson.D{
 				{Key: "kind", Value: "increment"}, {Key: "lane", Value: lane}, {Key: "counter", Value: d.Counter.Name},
 				{Key: "key", Value: d.Key.String()}, {Key: "raw_key", Value: rawKey(d.Key)},
-				{Key: "reason", Value: a.Reason}, {Key: "code", Value: a.Code},
+				{Key: "reason", Value: a.Reason}, {Key: "code", Value: a.Code}, {Key: "stamp", Value: stamp},
 			}},
 			{Key: "$inc", Value: bson.D{{Key: "delta", Value: d.N}, {Key: "times", Value: 1}}},
 			{Key: "$currentDate", Value: bson.D{{Key: "last_at", Value: true}}},
