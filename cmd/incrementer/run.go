@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
+	"driftless/internal/command"
 	"driftless/internal/config"
 	"driftless/internal/counter"
 	"driftless/internal/daemon"
@@ -28,7 +29,7 @@ func runCommand() *cobra.Command {
 		Example: "  incrementer run --config /etc/driftless.yaml\n" +
 			"  DRIFTLESS_LOG_LEVEL=debug incrementer run --incrementer-listen 0.0.0.0:9464",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, definitions, err := load(cmd)
+			c, definitions, err := command.Load(cmd)
 			if err != nil {
 				return err
 			}
@@ -39,7 +40,7 @@ func runCommand() *cobra.Command {
 
 // run wires the process: connect, look whether setup was run, one lane a source, one port.
 func run(ctx context.Context, c *config.Config, definitions []*counter.Definition) error {
-	log := logger(c)
+	log := command.Logger(c.Log.Level, c.Log.Format)
 	client, err := deployment.Connect(ctx, c.MongoDB, program)
 	if err != nil {
 		return err

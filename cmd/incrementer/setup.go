@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"driftless/internal/command"
 	"driftless/internal/deployment"
 )
 
@@ -29,7 +30,7 @@ func setupCommand() *cobra.Command {
 }
 
 func setup(cmd *cobra.Command, dryRun bool) error {
-	c, definitions, err := load(cmd)
+	c, definitions, err := command.Load(cmd)
 	if err != nil {
 		return err
 	}

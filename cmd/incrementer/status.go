@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"driftless/internal/checkpoint"
+	"driftless/internal/command"
 	"driftless/internal/config"
 	"driftless/internal/counter"
 	"driftless/internal/daemon"
@@ -63,7 +64,7 @@ func statusCommand() *cobra.Command {
 	}
 	output := daemon.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, definitions, err := load(cmd)
+		c, definitions, err := command.Load(cmd)
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
+	"driftless/internal/command"
 	"driftless/internal/config"
 	"driftless/internal/counter"
 	"driftless/internal/daemon"
@@ -20,7 +21,7 @@ const runSilence = 10 * time.Minute
 
 // loop reconciles every so often until ctx ends, and answers on its port meanwhile.
 func loop(ctx context.Context, c *config.Config, definitions []*counter.Definition, options reconciler.Options) error {
-	log := logger(c.Log.Level, c.Log.Format)
+	log := command.Logger(c.Log.Level, c.Log.Format)
 	client, err := connect(ctx, c, definitions, options)
 	if err != nil {
 		return err

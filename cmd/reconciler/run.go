@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"driftless/internal/command"
 	"driftless/internal/config"
 	"driftless/internal/counter"
 	"driftless/internal/daemon"
@@ -40,7 +41,7 @@ func runCommand() *cobra.Command {
 		if err := notEmpty(cmd); err != nil {
 			return err
 		}
-		c, definitions, err := load(cmd)
+		c, definitions, err := command.Load(cmd)
 		if err != nil {
 			return err
 		}
@@ -84,7 +85,7 @@ func verifyCommand() *cobra.Command {
 		if err := notEmpty(cmd); err != nil {
 			return err
 		}
-		c, definitions, err := load(cmd)
+		c, definitions, err := command.Load(cmd)
 		if err != nil {
 			return err
 		}
@@ -108,7 +109,7 @@ func runOnce(cmd *cobra.Command, c *config.Config, definitions []*counter.Defini
 		return err
 	}
 	defer deployment.Close(ctx, client)
-	log := logger(quietLevel(c.Log.Level, options.DryRun || daemon.IsTerminal(os.Stderr)), c.Log.Format)
+	log := command.Logger(quietLevel(c.Log.Level, options.DryRun || daemon.IsTerminal(os.Stderr)), c.Log.Format)
 	r := reconciler.New(client, c.MongoDB.StateDatabase, definitions, c.Reconciler,
 		reconciler.NewMetrics(prometheus.NewRegistry(), definitions), log)
 	report, failure := r.RunOnce(ctx, options)
