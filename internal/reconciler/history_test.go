@@ -35,22 +35,29 @@ func withScore(c *config.Config) {
 // TestEveryReportedDriftIsThePlantedOne runs random histories against a model: whatever happens to rows, incrementer and
 // reconciler, each drift that a run reports is exactly what was planted, and a full run leaves every counter right.
 func TestEveryReportedDriftIsThePlantedOne(t *testing.T) {
-	checks := "3"
+	checks, steps := "2", "20"
 	if soak() {
-		checks = "60"
+		checks, steps = "60", "30"
 	}
-	limit := flag.Lookup("rapid.checks")
-	before := limit.Value.String()
-	if err := limit.Value.Set(checks); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = limit.Value.Set(before) }()
+	setFlag(t, "rapid.checks", checks)
+	setFlag(t, "rapid.steps", steps)
 	rapid.Check(t, func(rt *rapid.T) {
 		h := newHistory(t)
 		defer h.close()
 		rt.Repeat(h.actions())
 		h.finish(rt)
 	})
+}
+
+// setFlag sets a flag of the test binary until the test ends. Such a test is not parallel to others.
+func setFlag(t *testing.T, name, value string) {
+	t.Helper()
+	f := flag.Lookup(name)
+	before := f.Value.String()
+	if err := f.Value.Set(value); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Value.Set(before) })
 }
 
 // row is what the model knows of one.

@@ -132,10 +132,11 @@ func (r *CounterReport) trim(limit int) {
 	}
 }
 
-// skip counts a key, or a whole counter, that was not judged.
+// skip counts a key, or a whole counter, that was not judged. Where there is no document and none is to be made, nothing
+// is displayed that could be wrong: rows without their document do not make a run partial.
 func (r *CounterReport) skip(reason string) {
 	r.Skipped[reason]++
-	r.complete = false
+	r.complete = r.complete && reason == skipNoDocument
 }
 
 // Drifted reports whether any counter of the run was wrong.
