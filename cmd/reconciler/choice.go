@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"driftless/internal/command"
 	"driftless/internal/config"
 	"driftless/internal/counter"
 	"driftless/internal/daemon"
@@ -39,6 +40,19 @@ func completeCounters(cmd *cobra.Command, _ []string, _ string) ([]string, cobra
 		names[i] = declared.Name
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// load reads the configuration and checks the choice against what it declares.
+func (o *choice) load(cmd *cobra.Command) (*config.Config, []*counter.Definition, reconciler.Options, error) {
+	if err := notEmpty(cmd); err != nil {
+		return nil, nil, reconciler.Options{}, err
+	}
+	c, definitions, err := command.Load(cmd)
+	if err != nil {
+		return nil, nil, reconciler.Options{}, err
+	}
+	options, err := o.options(definitions)
+	return c, definitions, options, err
 }
 
 // notEmpty refuses a flag that names nothing, such as one from a variable of a script that is not set.

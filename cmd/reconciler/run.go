@@ -38,14 +38,7 @@ func runCommand() *cobra.Command {
 		if err := onlyWithOnce(cmd, once); err != nil {
 			return err
 		}
-		if err := notEmpty(cmd); err != nil {
-			return err
-		}
-		c, definitions, err := command.Load(cmd)
-		if err != nil {
-			return err
-		}
-		options, err := chosen.options(definitions)
+		c, definitions, options, err := chosen.load(cmd)
 		if err != nil {
 			return err
 		}
@@ -82,14 +75,7 @@ func verifyCommand() *cobra.Command {
 	chosen.register(cmd)
 	output := daemon.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := notEmpty(cmd); err != nil {
-			return err
-		}
-		c, definitions, err := command.Load(cmd)
-		if err != nil {
-			return err
-		}
-		options, err := chosen.options(definitions)
+		c, definitions, options, err := chosen.load(cmd)
 		if err != nil {
 			return err
 		}
