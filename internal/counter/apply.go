@@ -195,7 +195,7 @@ func (p *piece) lastGroup(definitions []*Definition) ([]Delta, error) {
 
 // write fills the transaction in ctx. An error of one document comes back as *documentError.
 func (a *Applier) write(ctx context.Context, p *piece) error {
-	if err := a.checkpoints.Advance(ctx, p.from, p.to); hasCode(err, codeWriteConflict) {
+	if err := a.checkpoints.Advance(ctx, p.from, p.to); stream.HasCode(err, codeWriteConflict) {
 		return fmt.Errorf("%w: %w", errHeld, err)
 	} else if err != nil {
 		return err

@@ -2,9 +2,9 @@ package counter
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
+
+	"driftless/internal/stream"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -28,11 +28,4 @@ func Snapshot(ctx context.Context, client *mongo.Client, at bson.Timestamp, read
 
 // IsSnapshotGone reports whether the server no longer keeps the snapshot that was asked for: by default it keeps 300
 // seconds. SnapshotTooOld, SnapshotUnavailable.
-func IsSnapshotGone(err error) bool { return hasCode(err, 239, 246) }
-
-func hasCode(err error, codes ...int) bool {
-	var server mongo.ServerError
-	return errors.As(err, &server) && slices.ContainsFunc(server.ErrorCodes(), func(code int) bool {
-		return slices.Contains(codes, code)
-	})
-}
+func IsSnapshotGone(err error) bool { return stream.HasCode(err, 239, 246) }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"driftless/internal/stream"
+
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -64,7 +66,7 @@ func (t *TouchedKeys) Next(ctx context.Context) ([]Touched, error) {
 		}
 		page, err := read(ctx)
 		const badValue = 2 // the only one here that can be bad is the hint
-		if hasCode(err, badValue) {
+		if stream.HasCode(err, badValue) {
 			return nil, fmt.Errorf("index %s of the touched keys is gone: run `incrementer setup`, then `reconciler run --once --full --counter %s`",
 				t.definition.TouchedIndex().Name, t.definition.Name)
 		}

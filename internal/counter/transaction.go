@@ -16,6 +16,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"driftless/internal/checkpoint"
+	"driftless/internal/stream"
 )
 
 const (
@@ -181,7 +182,7 @@ var conflictCodes = []int{24, codeWriteConflict, 257, 290, 365, 388}
 const codeWriteConflict = 112
 
 // IsConflict reports whether a transaction failed because of others that write the same documents.
-func IsConflict(err error) bool { return hasCode(err, conflictCodes...) }
+func IsConflict(err error) bool { return stream.HasCode(err, conflictCodes...) }
 
 // documentError is the fault of one counter document.
 type documentError struct{ Apart }

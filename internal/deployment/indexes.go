@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"driftless/internal/counter"
+	"driftless/internal/stream"
 )
 
 // existingIndex is an index as the server describes it.
@@ -84,7 +85,7 @@ func (i existingIndex) holds(filter bson.D) bool {
 // indexes lists the indexes of a collection, none for one that does not exist.
 func (p *planner) indexes(ctx context.Context, database, name string) ([]existingIndex, error) {
 	cursor, err := p.client.Database(database).Collection(name).Indexes().List(ctx)
-	if hasCode(err, codeNamespaceNotFound) {
+	if stream.HasCode(err, codeNamespaceNotFound) {
 		return nil, nil
 	}
 	var have []existingIndex

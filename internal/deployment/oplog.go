@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"driftless/internal/stream"
+
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -25,7 +27,7 @@ func Oldest(ctx context.Context, client *mongo.Client) (bson.Timestamp, error) {
 	err := oplog.FindOne(ctx, bson.D{}, options.FindOne().SetSort(bson.D{{Key: "$natural", Value: 1}}).
 		SetProjection(bson.D{{Key: "ts", Value: 1}})).Decode(&entry)
 	switch {
-	case hasCode(err, codeUnauthorized):
+	case stream.HasCode(err, codeUnauthorized):
 		return bson.Timestamp{}, ErrNoOplog
 	case err != nil:
 		return bson.Timestamp{}, fmt.Errorf("read the oldest change: %w", err)

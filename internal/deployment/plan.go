@@ -12,6 +12,7 @@ import (
 	"driftless/internal/checkpoint"
 	"driftless/internal/config"
 	"driftless/internal/counter"
+	"driftless/internal/stream"
 )
 
 // own are our collections in the state database. They are made by setup, so that no transaction has to.
@@ -96,16 +97,11 @@ func (p *planner) add(why missing, needs Privilege, do func(context.Context) err
 	p.known[what] = true
 	p.steps = append(p.steps, Step{What: what, missing: why, Do: func(ctx context.Context) error {
 		err := do(ctx)
-		if hasCode(err, codeUnauthorized) {
+		if stream.HasCode(err, codeUnauthorized) {
 			return fmt.Errorf("the user of mongodb.uri may not: grant it %s, or run setup as one who has it", inWords([]Privilege{needs}))
 		}
 		return err
 	}})
-}
-
-func hasCode(err error, code int) bool {
-	var server mongo.ServerError
-	return errors.As(err, &server) && server.HasErrorCode(code)
 }
 
 // collection is what listCollections says, nil when it does not exist.
@@ -187,7 +183,7 @@ func unfit(spec *mongo.CollectionSpecification) string {
 func (p *planner) create(database, name string) {
 	p.add(counts, Privilege{database, name, []string{"createCollection"}}, func(ctx context.Context) error {
 		err := p.client.Database(database).CreateCollection(ctx, name)
-		if hasCode(err, codeNamespaceExists) {
+		if stream.HasCode(err, codeNamespaceExists) {
 			return nil // somebody was faster
 		}
 		return err

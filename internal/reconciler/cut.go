@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -210,7 +209,7 @@ func (p *pass) verdictOn(err error, at bson.Timestamp, took time.Duration) error
 	switch classified := stream.Classify(err); {
 	case errors.Is(classified, stream.ErrUnauthorized):
 		return err
-	case errors.Is(classified, stream.ErrInterrupted), hasCode(err, tooMuch...):
+	case errors.Is(classified, stream.ErrInterrupted), stream.HasCode(err, tooMuch...):
 		return &uncountedError{skipInterrupted, err}
 	default:
 		// The server answered, is healthy and refuses: a row that the expression fails on. It may be a single one.
@@ -248,10 +247,5 @@ func isUnreachable(err error) bool {
 	if !isServers(err) {
 		return mongo.IsTimeout(err) // no server was found in time
 	}
-	return mongo.IsNetworkError(err) || hasCode(err, failover...)
-}
-
-func hasCode(err error, codes ...int) bool {
-	var server mongo.ServerError
-	return errors.As(err, &server) && slices.ContainsFunc(server.ErrorCodes(), func(code int) bool { return slices.Contains(codes, code) })
+	return mongo.IsNetworkError(err) || stream.HasCode(err, failover...)
 }

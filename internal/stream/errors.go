@@ -43,6 +43,14 @@ const (
 	codeReadConcernUnavailable = 134
 )
 
+// HasCode reports whether a server answered with one of the given error codes.
+func HasCode(err error, codes ...int) bool {
+	var server mongo.ServerError
+	return errors.As(err, &server) && slices.ContainsFunc(server.ErrorCodes(), func(code int) bool {
+		return slices.Contains(codes, code)
+	})
+}
+
 // Classify wraps an error of the server or the network with the sentinel of its cause. A wrong verdict costs: lost
 // read as interrupted retries for ever; interrupted read as lost recounts for nothing; expression read as interrupted
 // stops every counter of the source for one counter's fault.
@@ -59,10 +67,7 @@ func cause(err error) error {
 		// No answer at all: the network, server selection, a time limit of ours.
 		return ErrInterrupted
 	}
-	codes := server.ErrorCodes()
-	is := func(want ...int) bool {
-		return slices.ContainsFunc(codes, func(c int) bool { return slices.Contains(want, c) })
-	}
+	is := func(codes ...int) bool { return HasCode(err, codes...) }
 	switch {
 	case is(codeCappedPositionLost, codeInvalidResumeToken, codeChangeStreamFatal, codeHistoryLost,
 		codeNoMatchingStartPoint, codeResumeTokenNotFound):
