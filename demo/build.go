@@ -6,12 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	mathrand "math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"driftless/internal/realtest"
@@ -61,11 +58,11 @@ func ownNames() names {
 
 // configuration is the file that both binaries read, with free ports. Its times are short: this is a demo.
 func configuration(n names) (string, error) {
-	first, err := freePort()
+	first, err := realtest.FreePort()
 	if err != nil {
 		return "", err
 	}
-	second, err := freePort()
+	second, err := realtest.FreePort()
 	if err != nil {
 		return "", err
 	}
@@ -85,17 +82,4 @@ log: {format: json}
 incrementer: {listen: "127.0.0.1:%[5]d", idle_checkpoint: 500ms, lease: 3s}
 reconciler: {listen: "127.0.0.1:%[6]d", every: 2s}
 `, n.app, n.state, source, counterName, first, second), nil
-}
-
-// freePort picks below the range from which the kernel numbers outgoing connections, so that nobody takes the port while
-// the incrementer is dead.
-func freePort() (int, error) {
-	for range 100 {
-		port := 20000 + mathrand.IntN(12000)
-		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err == nil {
-			return port, listener.Close()
-		}
-	}
-	return 0, errors.New("find free port: none of 100 was free")
 }

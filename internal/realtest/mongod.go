@@ -76,7 +76,7 @@ func startProcessFor(ctx context.Context, options Options) (*Mongod, error) {
 }
 
 func newMongod(binary string, options Options) (*Mongod, error) {
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -107,9 +107,9 @@ func (m *Mongod) layOut() error {
 	return nil
 }
 
-// freePort picks below the range from which the kernel numbers outgoing connections (32768 and up), so that no client takes the
+// FreePort picks below the range from which the kernel numbers outgoing connections (32768 and up), so that no client takes the
 // port while its server is down.
-func freePort() (int, error) {
+func FreePort() (int, error) {
 	for range 100 {
 		port := 20000 + mathrand.IntN(12000)
 		listener, err := net.Listen("tcp", address(port))

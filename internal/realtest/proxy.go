@@ -31,7 +31,7 @@ type Proxy struct {
 // NewProxy starts a proxy to the server at upstream (host:port), which is stopped at cleanup.
 func NewProxy(t testing.TB, upstream string) *Proxy {
 	t.Helper()
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
