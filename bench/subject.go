@@ -71,14 +71,14 @@ func newSubject(ctx context.Context, client *mongo.Client, round int) (*subject,
 		client: client, config: c, definitions: definitions,
 		checkpoints: checkpoint.NewStore(client, c.MongoDB.StateDatabase), states: counter.NewStates(client, c.MongoDB.StateDatabase),
 	}
-	s.lane = counter.NewLane("comments", client, s.checkpoints, s.states, definitions)
+	s.lane = counter.NewLane(checkpoint.LaneID{Source: "comments"}, client, s.checkpoints, s.states, definitions)
 	at, err := s.lane.Load(ctx, nil)
 	s.start = at.Start()
 	return s, err
 }
 
 func (s *subject) source(ds []*counter.Definition) (stream.Source, error) {
-	stages, err := counter.Pipeline(ds)
+	stages, err := counter.Pipeline(ds, checkpoint.LaneID{})
 	return stream.NewChangeStream(s.client, rowsDatabase, rowsCollection, stages, batchEvents), err
 }
 
@@ -141,7 +141,7 @@ func (s *subject) catchUp(ctx context.Context, events int) (caught, error) {
 		want:     events, done: make(chan struct{}),
 	}
 	lane := &incrementer.Lane{
-		Name: "comments", Source: "comments", Definitions: s.definitions, Counters: s.lane, OpenSource: s.source,
+		ID: checkpoint.LaneID{Source: "comments"}, Definitions: s.definitions, Counters: s.lane, OpenSource: s.source,
 		NewApplier: func(ds []*counter.Definition) incrementer.Applier {
 			return counter.NewApplier(s.client, s.checkpoints, s.states, ds, s.definitions, batchEvents, watch)
 		},

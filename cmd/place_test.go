@@ -64,7 +64,7 @@ counters:
     key: user_id
     sum: likes
     target: {database: %[3]s, collection: user_counters}
-incrementer: {listen: 127.0.0.1:0, idle_checkpoint: 200ms}
+incrementer: {listen: 127.0.0.1:0, idle_checkpoint: 200ms, lease: 2s}
 reconciler: {listen: 127.0.0.1:0, judge_timeout: 1s, every: 1s}
 `, uri, p.state, p.app, source))
 }

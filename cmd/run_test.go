@@ -210,7 +210,7 @@ func TestStatusTellsLanesAndCounters(t *testing.T) {
 	}
 	text := p.want(0, "incrementer", "status").stdout
 	for _, header := range []string{
-		"LANE      POSITION              AGE  TAIL  SEQ  MOVED   GAPS  NOTE\n",
+		"LANE OWNER POSITION LAG HEADROOM TAIL SEQ MOVED GAPS NOTE\n",
 		"COUNTER            STATE   REASON  VERIFIED THROUGH      AGE\n",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(text), " "), strings.Join(strings.Fields(header), " ")) {

@@ -18,33 +18,57 @@ import (
 // minute, and its last attempt may take another.
 const laneSilence = 3 * time.Minute
 
-// makeLanes builds one lane for every source.
+// makeLanes builds the lanes of every source.
 func (p *process) makeLanes(client *mongo.Client, c *config.Config) {
-	metrics := incrementer.NewMetrics(p.registry)
-	checkpoints := checkpoint.NewStore(client, c.MongoDB.StateDatabase)
-	states := counter.NewStates(client, c.MongoDB.StateDatabase)
+	b := laneBuilder{
+		process: p, client: client, settings: c.Incrementer, metrics: incrementer.NewMetrics(p.registry),
+		checkpoints: checkpoint.NewStore(client, c.MongoDB.StateDatabase), states: counter.NewStates(client, c.MongoDB.StateDatabase),
+	}
 	for _, s := range c.Sources {
 		mine := counter.OfSource(p.definitions, s.Name)
-		state := incrementer.NewState(p.health.Loop("lane "+s.Name, laneSilence))
-		metrics.Lane(p.registry, s.Name, s.Name, mine, state)
-		p.watch.register(p.registry, s.Name, s.Name, state)
-		p.lanes = append(p.lanes, &incrementer.Lane{
-			Name: s.Name, Source: s.Name, Definitions: mine,
-			Counters: gapTeller{counter.NewLane(s.Name, client, checkpoints, states, mine), p.watch, mine},
-			OpenSource: func(ds []*counter.Definition) (stream.Source, error) {
-				stages, err := counter.Pipeline(ds)
-				if err != nil {
-					return nil, fmt.Errorf("source %s: %w", s.Name, err)
-				}
-				return stream.NewChangeStream(client, s.ChangeStream.Database, s.ChangeStream.Collection, stages, c.Incrementer.MaxBatchEvents), nil
-			},
-			NewApplier: func(ds []*counter.Definition) incrementer.Applier {
-				return counter.NewApplier(client, checkpoints, states, ds, mine, c.Incrementer.MaxBatchEvents,
-					incrementer.Observer{Metrics: metrics, Source: s.Name, Lane: s.Name, Log: p.log})
-			},
-			IdleCheckpoint: c.Incrementer.IdleCheckpoint, StopWhenLost: s.OnPositionLost == "stop",
-			State: state, Metrics: metrics, Log: p.log,
-		})
+		p.sources[s.Name] = counter.HashAll(*s.ChangeStream, mine)
+		var states []*incrementer.State
+		for _, id := range checkpoint.Lanes(s.Name, s.ChangeStream.Partitions) {
+			lane := b.lane(s, id, mine)
+			p.lanes, states = append(p.lanes, lane), append(states, lane.State)
+		}
+		b.metrics.Source(p.registry, s.Name, states...)
+	}
+}
+
+// laneBuilder holds what all lanes share.
+type laneBuilder struct {
+	*process
+	client      *mongo.Client
+	settings    config.Incrementer
+	metrics     *incrementer.Metrics
+	checkpoints *checkpoint.Store
+	states      *counter.States
+}
+
+// lane builds one lane of a source, which feeds the counters in mine.
+func (b laneBuilder) lane(s config.Source, id checkpoint.LaneID, mine []*counter.Definition) *incrementer.Lane {
+	name := id.String()
+	state := incrementer.NewState(b.health.Loop("lane "+name, laneSilence))
+	b.metrics.Lane(b.registry, s.Name, name, mine, state)
+	b.watch.register(b.registry, s.Name, name, state)
+	observer := incrementer.Observer{Metrics: b.metrics, Source: s.Name, Lane: name, Log: b.log}
+	return &incrementer.Lane{
+		ID: id, Definitions: mine,
+		Hold:     func(ctx context.Context) error { return b.group.Leases.Renew(ctx, name) },
+		Counters: gapTeller{counter.NewLane(id, b.client, b.checkpoints, b.states, mine), b.watch, name},
+		OpenSource: func(ds []*counter.Definition) (stream.Source, error) {
+			stages, err := counter.Pipeline(ds, id)
+			if err != nil {
+				return nil, fmt.Errorf("source %s: %w", s.Name, err)
+			}
+			return stream.NewChangeStream(b.client, s.ChangeStream.Database, s.ChangeStream.Collection, stages, b.settings.MaxBatchEvents), nil
+		},
+		NewApplier: func(ds []*counter.Definition) incrementer.Applier {
+			return counter.NewApplier(b.client, b.checkpoints, b.states, ds, mine, b.settings.MaxBatchEvents, observer)
+		},
+		IdleCheckpoint: b.settings.IdleCheckpoint, StopWhenLost: s.OnPositionLost == "stop",
+		State: state, Metrics: b.metrics, Log: b.log,
 	}
 }
 
@@ -52,15 +76,15 @@ func (p *process) makeLanes(client *mongo.Client, c *config.Config) {
 // only once the watch has looked.
 type gapTeller struct {
 	incrementer.Counters
-	watch       *watch
-	definitions []*counter.Definition
+	watch *watch
+	lane  string
 }
 
 // Restart implements incrementer.Counters.
 func (g gapTeller) Restart(ctx context.Context, reason string, broken map[string]string) (checkpoint.Checkpoint, error) {
 	at, err := g.Counters.Restart(ctx, reason, broken)
 	if err == nil {
-		g.watch.lost(g.definitions)
+		g.watch.lost(g.lane)
 	}
 	return at, err
 }

@@ -20,15 +20,19 @@ type printer struct {
 }
 
 func (p printer) status(s status) error {
-	lanes := daemon.NewTable(p.w, "LANE", "POSITION", "AGE", "TAIL", "SEQ", "MOVED", "GAPS", "NOTE")
+	lanes := daemon.NewTable(p.w, "LANE", "OWNER", "POSITION", "LAG", "HEADROOM", "TAIL", "SEQ", "MOVED", "GAPS", "NOTE")
 	for _, l := range s.Lanes {
 		if l.Position.IsZero() {
-			lanes.Row(l.Lane, "-", "-", "-", "-", "-", l.Gaps, l.Error)
+			lanes.Row(l.Lane, orNone(l.Owner), "-", "-", "-", "-", "-", "-", l.Gaps, l.Error)
 			continue
 		}
-		lanes.Row(l.Lane, l.Position.Format(time.RFC3339), p.age(l.Position), tail(l), l.Seq, p.ago(l.UpdatedAt), l.Gaps, p.note(l))
+		lanes.Row(l.Lane, orNone(l.Owner), l.Position.Format(time.RFC3339), p.age(l.Position), headroomOf(l), tail(l), l.Seq,
+			p.ago(l.UpdatedAt), l.Gaps, p.note(l))
 	}
 	if err := lanes.Flush(); err != nil {
+		return err
+	}
+	if err := p.instances(s.Instances); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintln(p.w); err != nil {
@@ -42,6 +46,43 @@ func (p printer) status(s status) error {
 		return err
 	}
 	return p.letters(s.DeadLetters)
+}
+
+// instances lists those that stand by as well, when there is more than one.
+func (p printer) instances(all []instanceState) error {
+	if len(all) < 2 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(p.w); err != nil {
+		return err
+	}
+	table := daemon.NewTable(p.w, "INSTANCE", "STARTED", "LANES")
+	for _, i := range all {
+		table.Row(i.Instance, p.ago(i.StartedAt), orStandby(strings.Join(i.Lanes, ", ")))
+	}
+	return table.Flush()
+}
+
+func orStandby(lanes string) string {
+	if lanes == "" {
+		return "on standby"
+	}
+	return lanes
+}
+
+func orNone(owner string) string {
+	if owner == "" {
+		return "none"
+	}
+	return owner
+}
+
+// headroomOf is how much further a position may fall behind.
+func headroomOf(l laneState) string {
+	if l.HeadroomSecs == nil {
+		return "-"
+	}
+	return short(time.Duration(*l.HeadroomSecs) * time.Second)
 }
 
 func (p printer) letters(n int64) error {
@@ -63,6 +104,9 @@ func tail(l laneState) any {
 // note says what an operator should look at, "" for nothing.
 func (p printer) note(l laneState) string {
 	var notes []string
+	if l.Error != "" {
+		notes = append(notes, l.Error)
+	}
 	// A lane at work moves more often than an idle one.
 	if silent := p.now.Sub(l.UpdatedAt); silent > 10*time.Second+5*p.idle {
 		notes = append(notes, "has not moved for "+short(silent)+": is `incrementer run` running?")
@@ -83,6 +127,8 @@ var reasons = map[string]string{
 	counter.ReasonGap:          "gap: events were lost",
 	counter.ReasonMissingImage: "missing image: a change could not be told",
 	counter.ReasonBroken:       "broken: its expression failed",
+	counter.ReasonPartitions:   "partitions: its source was divided anew",
+	counter.ReasonReset:        "reset: its checkpoint was moved",
 }
 
 func reason(c counterState) string {

@@ -11,9 +11,14 @@ import (
 
 func TestStatusForPeople(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	headroom := (25 * time.Hour).Seconds()
 	s := status{
+		Instances: []instanceState{
+			{Instance: "web-1/:9464", StartedAt: now.Add(-time.Hour), Lanes: []string{"comments", "follows"}},
+			{Instance: "web-2/:9464", StartedAt: now.Add(-time.Minute)},
+		},
 		Lanes: []laneState{
-			{Lane: "comments", Position: now.Add(-3 * time.Second), UpdatedAt: now.Add(-time.Second), Seq: 12345, Tail: 2},
+			{Lane: "comments", Owner: "web-1/:9464", HeadroomSecs: &headroom, Position: now.Add(-3 * time.Second), UpdatedAt: now.Add(-time.Second), Seq: 12345, Tail: 2},
 			{
 				Lane: "likes", Position: now.Add(-3 * time.Hour), UpdatedAt: now.Add(-3 * time.Hour), Seq: 7, Tail: -1, Gaps: 2,
 				LastGap: &lastGap{At: now.Add(-72 * time.Hour), Reason: "position_lost"},
@@ -32,10 +37,14 @@ func TestStatusForPeople(t *testing.T) {
 	if err := (printer{&out, now, 2 * time.Second}).status(s); err != nil {
 		t.Fatal(err)
 	}
-	want := `LANE      POSITION              AGE  TAIL   SEQ    MOVED   GAPS  NOTE
-comments  2026-03-01T11:59:57Z  3s   2      12345  1s ago  0
-likes     2026-03-01T09:00:00Z  3h   large  7      3h ago  2     has not moved for 3h: is ` + "`incrementer run`" + ` running?; last gap 3d ago (position_lost); a is broken: no number; b is broken: no array
-views     -                     -    -      -      -       0     never started: run ` + "`incrementer run`" + `
+	want := `LANE      OWNER        POSITION              LAG  HEADROOM  TAIL   SEQ    MOVED   GAPS  NOTE
+comments  web-1/:9464  2026-03-01T11:59:57Z  3s   25h       2      12345  1s ago  0
+likes     none         2026-03-01T09:00:00Z  3h   -         large  7      3h ago  2     has not moved for 3h: is ` + "`incrementer run`" + ` running?; last gap 3d ago (position_lost); a is broken: no number; b is broken: no array
+views     none         -                     -    -         -      -      -       0     never started: run ` + "`incrementer run`" + `
+
+INSTANCE     STARTED  LANES
+web-1/:9464  60m ago  comments, follows
+web-2/:9464  60s ago  on standby
 
 COUNTER            STATE     REASON                              VERIFIED THROUGH      AGE
 comments_per_post  active    -                                   2026-03-01T11:56:00Z  4m
@@ -50,7 +59,7 @@ dead letters: 3 (increments that their document could not take; mend the documen
 }
 
 func TestEveryReasonHasWords(t *testing.T) {
-	for _, code := range []string{counter.ReasonNew, counter.ReasonChanged, counter.ReasonGap, counter.ReasonMissingImage, counter.ReasonBroken} {
+	for _, code := range []string{counter.ReasonNew, counter.ReasonChanged, counter.ReasonGap, counter.ReasonMissingImage, counter.ReasonBroken, counter.ReasonPartitions, counter.ReasonReset} {
 		if reason(counterState{State: counter.Rebasing, Reason: code}) == code {
 			t.Errorf("no words for %s", code)
 		}

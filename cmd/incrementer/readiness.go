@@ -19,41 +19,50 @@ func (p *process) readiness() *daemon.Readiness {
 		return err
 	})
 	for _, l := range p.lanes {
-		r.Add("lane "+l.Name, func(context.Context) error { return following(l.State.View()) })
-		r.Add("position "+l.Name, func(context.Context) error { return p.resumable(l) })
-		r.Add("gaps "+l.Name, func(context.Context) error {
-			seen, _ := p.watch.view()
-			return healed(seen.states, l.Definitions)
-		})
+		name := l.ID.String()
+		r.Add("lane "+name, func(context.Context) error { return following(l.State.View()) })
+		r.Add("position "+name, func(context.Context) error { return p.resumable(l) })
+		r.Add("gaps "+name, func(context.Context) error { return p.watch.healed(name, l.Definitions) })
 	}
 	return r
 }
 
-// following says why a lane is not followed.
+// following says why a lane is neither followed nor stood by for.
 func following(v incrementer.View) error {
 	switch {
 	case v.Owned:
 		return nil
 	case v.LastErr != nil:
 		return v.LastErr
+	case v.Standby != "":
+		return nil
 	default:
-		return errors.New("being opened again")
+		return errors.New("being opened")
 	}
 }
 
 // resumable says that the history after a position is gone. The stream that is open may live on; it cannot be opened again.
 func (p *process) resumable(l *incrementer.Lane) error {
-	if behind := -p.watch.headroom(l.State.View().At.Position); behind > 0 {
+	if behind := -p.watch.headroom(l.State.View()); behind > 0 {
 		return fmt.Errorf("the history after the checkpoint is gone by %.0f s: the next interruption loses the position", behind)
 	}
 	return nil
 }
 
 // healed says which counters of a lane wait for a recount because events were lost.
+func (w *watch) healed(lane string, definitions []*counter.Definition) error {
+	w.mutex.Lock()
+	defer w.mutex.Unlock()
+	if w.unseen[lane] {
+		return errors.New("events were lost a moment ago: the next run of the reconciler recounts what they concern")
+	}
+	return healed(w.seen.states, definitions)
+}
+
 func healed(states map[string]counter.State, definitions []*counter.Definition) error {
 	var waiting []string
 	for _, d := range definitions {
-		if s := states[d.Name]; s.State == counter.Rebasing && s.Reason == counter.ReasonGap {
+		if states[d.Name].Lossy() {
 			waiting = append(waiting, d.Name)
 		}
 	}

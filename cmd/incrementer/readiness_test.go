@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"driftless/internal/counter"
 	"driftless/internal/incrementer"
 )
 
@@ -15,7 +16,9 @@ func TestALaneIsReadyWhileItIsFollowed(t *testing.T) {
 	}{
 		"followed":            {incrementer.View{Owned: true}, ""},
 		"interrupted":         {incrementer.View{LastErr: failure}, "no route"},
-		"left without reason": {incrementer.View{}, "being opened again"},
+		"left without reason": {incrementer.View{}, "being opened"},
+		"on standby":          {incrementer.View{Standby: "another"}, ""},
+		"kept from it":        {incrementer.View{Standby: "another", LastErr: failure}, "no route"},
 	} {
 		got := ""
 		if err := following(tt.view); err != nil {
@@ -38,6 +41,13 @@ func TestOnlyAGapKeepsFromBeingReady(t *testing.T) {
 	if err := healed(states(gap, first, both), definitions); err == nil ||
 		err.Error() != "events were lost, and a, c are not recounted since: the next run of the reconciler does it" {
 		t.Errorf("healed = %v", err)
+	}
+	for _, reason := range []string{counter.ReasonPartitions, counter.ReasonReset} {
+		moved := gap
+		moved.Reason = reason
+		if healed(states(moved), definitions) == nil {
+			t.Errorf("ready after %s", reason)
+		}
 	}
 	if err := healed(states(gap), named("b")); err != nil {
 		t.Errorf("another lane's gap: %v", err)

@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
+	"driftless/internal/checkpoint"
 	"driftless/internal/counter"
 )
 
@@ -17,6 +18,7 @@ import (
 type records struct {
 	states      map[string]counter.State // by counter
 	gaps        map[string]laneGaps      // by lane
+	roster      checkpoint.Roster
 	deadLetters int64
 }
 
@@ -34,6 +36,10 @@ func readRecords(ctx context.Context, client *mongo.Client, stateDatabase string
 	if err != nil {
 		return records{}, err
 	}
+	roster, err := checkpoint.NewLeases(client, stateDatabase, "", 0).Roster(ctx)
+	if err != nil {
+		return records{}, err
+	}
 	db := client.Database(stateDatabase, options.Database().SetReadPreference(readpref.Primary()))
 	gaps, err := readGaps(ctx, db)
 	if err != nil {
@@ -43,7 +49,7 @@ func readRecords(ctx context.Context, client *mongo.Client, stateDatabase string
 	if err != nil {
 		return records{}, fmt.Errorf("count dead letters: %w", err)
 	}
-	return records{states: states, gaps: gaps, deadLetters: letters}, nil
+	return records{states: states, gaps: gaps, roster: roster, deadLetters: letters}, nil
 }
 
 func readGaps(ctx context.Context, db *mongo.Database) (map[string]laneGaps, error) {

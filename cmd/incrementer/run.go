@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
+	"driftless/internal/checkpoint"
 	"driftless/internal/command"
 	"driftless/internal/config"
 	"driftless/internal/counter"
@@ -38,7 +40,8 @@ func runCommand() *cobra.Command {
 	}
 }
 
-// run wires the process: connect, look whether setup was run, one lane a source, one port.
+// run wires the process: connect, look whether setup was run, the lanes of every source, one port, and this instance
+// among those that share the lanes.
 func run(ctx context.Context, c *config.Config, definitions []*counter.Definition) error {
 	log := command.Logger(c.Log.Level, c.Log.Format)
 	client, err := deployment.Connect(ctx, c.MongoDB, program)
@@ -56,6 +59,7 @@ func run(ctx context.Context, c *config.Config, definitions []*counter.Definitio
 		return err
 	}
 	log.Info("listening", "address", server.Addr())
+	p.group.Leases = checkpoint.NewLeases(client, c.MongoDB.StateDatabase, instance(server.Addr()), c.Incrementer.Lease)
 	err = p.run(ctx, server)
 	if daemon.CleanStop(ctx, err) == nil {
 		log.Info("stopped")
@@ -66,10 +70,22 @@ func run(ctx context.Context, c *config.Config, definitions []*counter.Definitio
 	return err
 }
 
-// process is what runs beside each other: a lane a source, and the watch over the state database.
+// instance names this process among those that share the lanes. A restarted one has the name of the one before.
+func instance(address string) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	return host + "/" + address
+}
+
+// process is what runs beside each other: the share of the lanes that is this instance's, and the watch over the state
+// database.
 type process struct {
 	definitions []*counter.Definition
 	lanes       []*incrementer.Lane
+	sources     map[string]string // how each is followed, as a hash
+	group       *incrementer.Group
 	watch       *watch
 	registry    *prometheus.Registry
 	health      *daemon.Health
@@ -78,10 +94,11 @@ type process struct {
 
 func newProcess(client *mongo.Client, c *config.Config, definitions []*counter.Definition, log *slog.Logger) *process {
 	p := &process{
-		definitions: definitions, watch: newWatch(client, c.MongoDB.StateDatabase, log),
-		registry: daemon.NewRegistry(program), health: daemon.NewHealth(), log: log,
+		definitions: definitions, sources: map[string]string{}, group: &incrementer.Group{Term: c.Incrementer.Lease, Log: log},
+		watch: newWatch(client, c.MongoDB.StateDatabase, log), registry: daemon.NewRegistry(program), health: daemon.NewHealth(), log: log,
 	}
 	p.makeLanes(client, c)
+	p.group.Lanes, p.group.Sources = p.lanes, p.sources
 	return p
 }
 
@@ -108,9 +125,7 @@ func (p *process) run(ctx context.Context, server *daemon.Server) error {
 
 func (p *process) follow(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for _, l := range p.lanes {
-		group.Go(func() error { return l.Run(ctx) })
-	}
+	group.Go(func() error { return p.group.Run(ctx) })
 	group.Go(func() error { return p.watch.run(ctx) })
 	return group.Wait()
 }

@@ -3,6 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,14 +22,23 @@ import (
 
 // status is what `status -o json` and /status print.
 type status struct {
-	Lanes       []laneState    `json:"lanes"`
-	Counters    []counterState `json:"counters"`
-	DeadLetters int64          `json:"dead_letters"`    // increments that their document could not take
-	Error       string         `json:"error,omitempty"` // why the counters, gaps and dead letters are not as of now
+	Lanes       []laneState     `json:"lanes"`
+	Instances   []instanceState `json:"instances"`
+	Counters    []counterState  `json:"counters"`
+	DeadLetters int64           `json:"dead_letters"`    // increments that their document could not take
+	Error       string          `json:"error,omitempty"` // why the counters, gaps and dead letters are not as of now
+}
+
+// instanceState is an instance that lives.
+type instanceState struct {
+	Instance  string    `json:"instance"`
+	StartedAt time.Time `json:"started_at"`
+	Lanes     []string  `json:"lanes"` // that it follows
 }
 
 type laneState struct {
 	Lane         string            `json:"lane"`
+	Owner        string            `json:"owner,omitempty"`   // the instance that follows it
 	Position     time.Time         `json:"position,omitzero"` // everything up to here is applied
 	Tail         int               `json:"tail"`              // deltas applied beyond the position; -1 when too many to list
 	Seq          int64             `json:"seq"`               // how often the checkpoint has moved
@@ -96,19 +109,39 @@ func readStatus(ctx context.Context, c *config.Config, definitions []*counter.De
 	}
 	s := status{Lanes: []laneState{}}
 	checkpoints := checkpoint.NewStore(client, c.MongoDB.StateDatabase)
-	for _, source := range c.Sources {
-		at, err := checkpoints.Load(ctx, source.Name)
+	oldest, err := deployment.Oldest(ctx, client)
+	if err != nil && !errors.Is(err, deployment.ErrNoOplog) {
+		return s, err
+	}
+	for _, id := range lanesOf(c) {
+		at, err := checkpoints.Load(ctx, id.String())
 		switch {
 		case errors.Is(err, checkpoint.ErrNone):
-			s.Lanes = append(s.Lanes, laneState{Lane: source.Name, Error: "never started: run `incrementer run`"})
+			s.Lanes = append(s.Lanes, laneState{Lane: id.String(), Error: "never started: run `incrementer run`"})
+		case errors.Is(err, checkpoint.ErrNewer):
+			s.Lanes = append(s.Lanes, laneState{Lane: id.String(), Error: err.Error()})
 		case err != nil:
 			return s, err
 		default:
-			s.Lanes = append(s.Lanes, laneOf(at))
+			lane := laneOf(at)
+			lane.headroom(headroom(at.Position, oldest))
+			if at.Partitions != id.Count() {
+				lane.Error = fmt.Sprintf("one of %d lanes, and the configuration says %d: restart `incrementer run`", at.Partitions, id.Count())
+			}
+			s.Lanes = append(s.Lanes, lane)
 		}
 	}
 	s.add(seen, definitions)
 	return s, nil
+}
+
+// lanesOf lists the lanes of all sources.
+func lanesOf(c *config.Config) []checkpoint.LaneID {
+	var ids []checkpoint.LaneID
+	for _, source := range c.Sources {
+		ids = append(ids, checkpoint.Lanes(source.Name, source.ChangeStream.Partitions)...)
+	}
+	return ids
 }
 
 // status is what /status shows: the lanes as this process sees them, and what the watch saw last.
@@ -117,10 +150,11 @@ func (p *process) status() status {
 	for _, l := range p.lanes {
 		v := l.State.View()
 		lane, lag := laneOf(v.At), v.Lag.Seconds()
-		lane.Lane, lane.Following, lane.LagSeconds, lane.Broken = l.Name, &v.Owned, &lag, v.Broken
-		if headroom := p.watch.headroom(v.At.Position); headroom == headroom { // not NaN
-			lane.HeadroomSecs = &headroom
+		lane.Lane, lane.Following, lane.LagSeconds, lane.Broken = l.ID.String(), &v.Owned, &lag, v.Broken
+		if v.Standby != "" { // the one that follows it knows
+			lane = laneState{Lane: l.ID.String(), Following: &v.Owned}
 		}
+		lane.headroom(p.watch.headroom(v))
 		if v.LastErr != nil {
 			lane.Error = v.LastErr.Error()
 		}
@@ -132,6 +166,13 @@ func (p *process) status() status {
 		s.Error = err.Error()
 	}
 	return s
+}
+
+// headroom takes NaN for not known.
+func (l *laneState) headroom(seconds float64) {
+	if !math.IsNaN(seconds) {
+		l.HeadroomSecs = &seconds
+	}
 }
 
 func laneOf(at checkpoint.Checkpoint) laneState {
@@ -160,11 +201,32 @@ func (s *status) add(seen records, definitions []*counter.Definition) {
 		if g, some := seen.gaps[lane.Lane]; some {
 			lane.Gaps, lane.LastGap = g.Count, &lastGap{At: g.At.UTC(), Reason: g.Reason}
 		}
+		if lease := seen.roster.Leases[lane.Lane]; lease.Held {
+			lane.Owner = lease.Owner
+		}
 	}
+	s.Instances = instancesOf(seen.roster)
 	for _, d := range definitions {
 		s.Counters = append(s.Counters, counterOf(d.Name, seen.states))
 	}
 	s.DeadLetters = seen.deadLetters
+}
+
+func instancesOf(r checkpoint.Roster) []instanceState {
+	all := []instanceState{}
+	for _, i := range r.Instances {
+		if !i.Lives {
+			continue
+		}
+		state := instanceState{Instance: i.Name, StartedAt: i.Started.UTC(), Lanes: []string{}}
+		for _, name := range slices.Sorted(maps.Keys(r.Leases)) {
+			if lease := r.Leases[name]; lease.Held && lease.Owner == i.Name {
+				state.Lanes = append(state.Lanes, name)
+			}
+		}
+		all = append(all, state)
+	}
+	return all
 }
 
 func counterOf(name string, states map[string]counter.State) counterState {

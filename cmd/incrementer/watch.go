@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"math"
 	"sync"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
-	"driftless/internal/counter"
 	"driftless/internal/deployment"
 	"driftless/internal/incrementer"
 	"driftless/internal/logkey"
@@ -32,10 +30,11 @@ type watch struct {
 
 	mutex   sync.Mutex
 	seen    records
-	change  bson.Timestamp // the oldest that the server keeps; zero when that is not known
-	err     error          // of the last look
-	gaps    int            // noticed by lanes: a look that began before one says nothing about it
-	noOplog bool           // it may not be read
+	change  bson.Timestamp  // the oldest that the server keeps; zero when that is not known
+	err     error           // of the last look
+	gaps    int             // noticed by lanes: a look that began before one says nothing about it
+	unseen  map[string]bool // lanes whose gap no look has seen yet
+	noOplog bool            // it may not be read
 }
 
 var errNotLooked = errors.New("not asked yet")
@@ -44,7 +43,7 @@ func newWatch(client *mongo.Client, stateDatabase string, log *slog.Logger) *wat
 	return &watch{
 		read:   func(ctx context.Context) (records, error) { return readRecords(ctx, client, stateDatabase) },
 		oldest: func(ctx context.Context) (bson.Timestamp, error) { return deployment.Oldest(ctx, client) },
-		log:    log, err: errNotLooked,
+		log:    log, err: errNotLooked, unseen: map[string]bool{},
 	}
 }
 
@@ -73,7 +72,7 @@ func (w *watch) refresh(ctx context.Context) {
 	defer w.mutex.Unlock()
 	w.err, w.change = err, change
 	if err == nil && w.gaps == gaps {
-		w.seen = seen
+		w.seen, w.unseen = seen, map[string]bool{}
 	}
 }
 
@@ -97,24 +96,12 @@ func (w *watch) oldestChange(ctx context.Context) bson.Timestamp {
 	return at
 }
 
-// lost notes that the given counters wait for a recount after a gap.
-func (w *watch) lost(definitions []*counter.Definition) {
+// lost notes that events of a lane were lost.
+func (w *watch) lost(lane string) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	w.gaps++
-	states := maps.Clone(w.seen.states)
-	if states == nil {
-		states = map[string]counter.State{}
-	}
-	for _, d := range definitions {
-		state := states[d.Name]
-		if first := state.State == counter.Rebasing && (state.Reason == counter.ReasonNew || state.Reason == counter.ReasonChanged); first {
-			continue // it waits for its first recount, which makes good for the gap as well
-		}
-		state.Name, state.State, state.Reason = d.Name, counter.Rebasing, counter.ReasonGap
-		states[d.Name] = state
-	}
-	w.seen.states = states
+	w.unseen[lane] = true
 }
 
 // view returns what was seen last, and why the last look failed.
@@ -124,21 +111,29 @@ func (w *watch) view() (records, error) {
 	return w.seen, w.err
 }
 
-// headroom is how much further a position may fall behind before what follows it is gone; NaN when that is not known.
-func (w *watch) headroom(at bson.Timestamp) float64 {
+// headroom is how much further a lane's position may fall behind before what follows it is gone; NaN when that is not
+// known, or another instance's to tell.
+func (w *watch) headroom(v incrementer.View) float64 {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	if at.IsZero() || w.change.IsZero() {
+	if v.Standby != "" {
 		return math.NaN()
 	}
-	return float64(at.T) - float64(w.change.T)
+	return headroom(v.At.Position, w.change)
+}
+
+func headroom(at, oldest bson.Timestamp) float64 {
+	if at.IsZero() || oldest.IsZero() {
+		return math.NaN()
+	}
+	return float64(at.T) - float64(oldest.T)
 }
 
 // register publishes the headroom of a lane.
 func (w *watch) register(r prometheus.Registerer, source, lane string, state *incrementer.State) {
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        "incrementer_resume_headroom_seconds",
-		Help:        "How much further the checkpoint may fall behind before the history after it is gone; NaN when the user may not read the oplog.",
+		Help:        "How much further the checkpoint may fall behind before the history after it is gone; NaN on standby, and when the user may not read the oplog.",
 		ConstLabels: prometheus.Labels{"source": source, "lane": lane},
-	}, func() float64 { return w.headroom(state.View().At.Position) }))
+	}, func() float64 { return w.headroom(state.View()) }))
 }

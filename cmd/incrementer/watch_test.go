@@ -13,9 +13,11 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.uber.org/goleak"
 
+	"driftless/internal/checkpoint"
 	"driftless/internal/config"
 	"driftless/internal/counter"
 	"driftless/internal/deployment"
+	"driftless/internal/incrementer"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -76,42 +78,57 @@ func TestAGapIsKnownAtOnce(t *testing.T) {
 	before := records{states: states(active, first)}
 	w.read = func(context.Context) (records, error) { return before, nil }
 	w.refresh(t.Context())
+	if err := w.healed("l", definitions); err != nil {
+		t.Errorf("before a gap: %v", err)
+	}
 	w.read = func(context.Context) (records, error) {
-		w.lost(definitions) // while the look is under way
+		w.lost("l") // while the look is under way
 		return before, nil
 	}
 	w.refresh(t.Context())
-	seen, _ := w.view()
-	if err := healed(seen.states, definitions); err == nil || err.Error() != "events were lost, and a is not recounted since: the next run of the reconciler does it" {
+	if err := w.healed("l", definitions); err == nil || !strings.HasPrefix(err.Error(), "events were lost a moment ago") {
 		t.Errorf("healed = %v", err)
 	}
-	if seen.states["b"] != first {
-		t.Errorf("a counter that was never counted waits for %q", seen.states["b"].Reason)
+	if err := w.healed("another", definitions); err != nil {
+		t.Errorf("another lane: %v", err)
 	}
-	if before.states["a"] != active {
-		t.Error("what was read has been changed")
+	gap := active
+	gap.State, gap.Reason = counter.Rebasing, counter.ReasonGap
+	w.read = func(context.Context) (records, error) { return records{states: states(gap, first)}, nil }
+	w.refresh(t.Context())
+	if err := w.healed("l", definitions); err == nil || err.Error() != "events were lost, and a is not recounted since: the next run of the reconciler does it" {
+		t.Errorf("healed = %v", err)
 	}
 	w.read = func(context.Context) (records, error) { return before, nil } // recounted
 	w.refresh(t.Context())
-	seen, _ = w.view()
-	if err := healed(seen.states, definitions); err != nil {
+	if err := w.healed("l", definitions); err != nil {
 		t.Errorf("healed = %v", err)
 	}
 }
 
+// at is a lane that is followed at a position.
+func at(seconds uint32) incrementer.View {
+	return incrementer.View{Owned: true, At: checkpoint.Checkpoint{Position: bson.Timestamp{T: seconds}}}
+}
+
 func TestHeadroomIsHowFarAPositionMayFallBehind(t *testing.T) {
 	w, _, _ := watching(&bytes.Buffer{})
-	if !math.IsNaN(w.headroom(bson.Timestamp{T: 130})) {
+	if !math.IsNaN(w.headroom(at(130))) {
 		t.Error("a headroom before the first look")
 	}
 	w.refresh(t.Context())
 	for position, want := range map[uint32]float64{130: 30, 100: 0, 90: -10} {
-		if got := w.headroom(bson.Timestamp{T: position}); got != want {
+		if got := w.headroom(at(position)); got != want {
 			t.Errorf("at %d: %v, want %v", position, got, want)
 		}
 	}
-	if !math.IsNaN(w.headroom(bson.Timestamp{})) {
+	if !math.IsNaN(w.headroom(at(0))) {
 		t.Error("a headroom of a lane that has not begun")
+	}
+	other := at(130)
+	other.Owned, other.Standby = false, "another"
+	if !math.IsNaN(w.headroom(other)) {
+		t.Error("a headroom of a lane that another instance follows")
 	}
 }
 
@@ -126,7 +143,7 @@ func TestAUserThatMayNotReadTheOplogIsToldOnce(t *testing.T) {
 	for range 3 {
 		w.refresh(t.Context())
 	}
-	if _, err := w.view(); err != nil || asked != 1 || strings.Count(log.String(), "level=WARN") != 1 || !math.IsNaN(w.headroom(bson.Timestamp{T: 1})) {
+	if _, err := w.view(); err != nil || asked != 1 || strings.Count(log.String(), "level=WARN") != 1 || !math.IsNaN(w.headroom(at(1))) {
 		t.Errorf("asked %d times, %v, log:\n%s", asked, err, &log)
 	}
 }

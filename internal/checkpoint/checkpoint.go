@@ -29,17 +29,22 @@ var (
 // Collection is the state database's collection of checkpoints.
 const Collection = "checkpoints"
 
+// version is the format of a checkpoint.
+const version = 1
+
 // Checkpoint is where one lane is. Its position is the instant before the token's cluster time: every event up to it
 // is applied, and Tail lists what is applied beyond it.
 type Checkpoint struct {
-	Lane      string              `bson:"_id"`
-	Seq       int64               `bson:"seq"`             // one more with every move
-	Batch     bson.ObjectID       `bson:"batch"`           // names this very move
-	Token     bson.Raw            `bson:"token,omitempty"` // resume here; nil: start after Position
-	Position  bson.Timestamp      `bson:"position"`        // complete through here
-	Tail      Tail                `bson:"tail"`
-	Counters  map[string]Counting `bson:"counters"` // by counter name
-	UpdatedAt time.Time           `bson:"updated_at"`
+	Lane       string              `bson:"_id"`
+	Seq        int64               `bson:"seq"`             // one more with every move
+	Batch      bson.ObjectID       `bson:"batch"`           // names this very move
+	Token      bson.Raw            `bson:"token,omitempty"` // resume here; nil: start after Position
+	Position   bson.Timestamp      `bson:"position"`        // complete through here
+	Tail       Tail                `bson:"tail"`
+	Counters   map[string]Counting `bson:"counters"`   // by counter name
+	Partitions int                 `bson:"partitions"` // lanes of the source; the keys of a lane depend on it
+	Identity   Identity            `bson:"identity"`
+	UpdatedAt  time.Time           `bson:"updated_at"`
 }
 
 // Counting says what a lane applies for one counter.
@@ -88,45 +93,97 @@ func NewStore(client *mongo.Client, stateDatabase string) *Store {
 
 // Load returns the lane's checkpoint as a majority has it, ErrNone when the lane has never started.
 func (s *Store) Load(ctx context.Context, lane string) (Checkpoint, error) {
-	var c Checkpoint
-	err := s.collection.FindOne(ctx, bson.D{{Key: "_id", Value: lane}}).Decode(&c)
-	switch {
-	case errors.Is(err, mongo.ErrNoDocuments):
-		return c, fmt.Errorf("load checkpoint of lane %s: %w", lane, ErrNone)
-	case err != nil:
-		return c, fmt.Errorf("load checkpoint of lane %s: %w", lane, err)
-	case c.Position.IsZero():
-		// A start that got no further than its own first write.
-		return c, fmt.Errorf("load checkpoint of lane %s: %w", lane, ErrNone)
+	found, err := s.find(ctx, bson.D{{Key: "_id", Value: lane}})
+	if err == nil && len(found) == 0 {
+		err = ErrNone
 	}
-	return c, nil
+	if err != nil {
+		return Checkpoint{}, fmt.Errorf("load checkpoint of lane %s: %w", lane, err)
+	}
+	return found[0], nil
 }
 
 // All returns every lane's checkpoint, in the order of their names. A context with a snapshot session reads them
 // as of its snapshot.
 func (s *Store) All(ctx context.Context) ([]Checkpoint, error) {
-	cursor, err := s.collection.Find(ctx, bson.D{{Key: "position", Value: bson.D{{Key: "$exists", Value: true}}}},
-		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	all, err := s.find(ctx, bson.D{})
 	if err != nil {
 		return nil, fmt.Errorf("list checkpoints: %w", err)
 	}
-	var all []Checkpoint
-	if err := cursor.All(ctx, &all); err != nil {
-		return nil, fmt.Errorf("list checkpoints: %w", err)
+	return all, nil
+}
+
+// OfSource returns the checkpoints of a source's lanes, also of those that it was divided into before.
+func (s *Store) OfSource(ctx context.Context, source string) ([]Checkpoint, error) {
+	all, err := s.find(ctx, ofSource(source))
+	if err != nil {
+		return nil, fmt.Errorf("list checkpoints of source %s: %w", source, err)
 	}
 	return all, nil
+}
+
+// Set returns the checkpoints of all lanes of a source, in the order of their partitions. ErrNone: there are none, or not
+// all of one division.
+func (s *Store) Set(ctx context.Context, source string) ([]Checkpoint, error) {
+	found, err := s.OfSource(ctx, source)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("source %s: %w", source, ErrNone)
+	}
+	byLane := make(map[string]Checkpoint, len(found))
+	for _, c := range found {
+		byLane[c.Lane] = c
+	}
+	ids := Lanes(source, found[0].Partitions)
+	set := make([]Checkpoint, len(ids))
+	for i, id := range ids {
+		c, ok := byLane[id.String()]
+		if !ok || c.Partitions != len(ids) {
+			return nil, fmt.Errorf("lane %s: %w", id, ErrNone)
+		}
+		set[i] = c
+	}
+	return set, nil
+}
+
+// find leaves out what a start left that got no further than its own first write. A later version's is ErrNewer.
+func (s *Store) find(ctx context.Context, which bson.D) ([]Checkpoint, error) {
+	cursor, err := s.collection.Find(ctx, append(bson.D{{Key: "position", Value: bson.D{{Key: "$exists", Value: true}}}}, which...),
+		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = cursor.Close(ctx) }()
+	var all []Checkpoint
+	for cursor.Next(ctx) {
+		if v, ok := cursor.Current.Lookup("version").AsInt64OK(); ok && v > version {
+			return nil, fmt.Errorf("lane %s: %w", cursor.Current.Lookup("_id").String(), ErrNewer)
+		}
+		var c Checkpoint
+		if err := cursor.Decode(&c); err != nil {
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, cursor.Err()
 }
 
 // Advance moves the checkpoint from exactly the state from to the state to. It belongs into the transaction in ctx,
 // beside the increments that to stands for.
 func (s *Store) Advance(ctx context.Context, from, to Checkpoint) error {
 	expected := bson.D{{Key: "_id", Value: from.Lane}, {Key: "seq", Value: from.Seq}, {Key: "batch", Value: from.Batch}}
-	if from.Seq == 0 { // a lane that has never started
+	opts := options.UpdateOne()
+	if from.Seq == 0 { // a lane that has never started: its document may be there already, without a position
 		expected = bson.D{{Key: "_id", Value: from.Lane}, {Key: "seq", Value: bson.D{{Key: "$exists", Value: false}}}}
+		opts.SetUpsert(true)
 	}
 	set := bson.D{
+		{Key: "version", Value: version},
 		{Key: "seq", Value: to.Seq}, {Key: "batch", Value: to.Batch}, {Key: "position", Value: to.Position},
 		{Key: "tail", Value: to.Tail}, {Key: "counters", Value: to.Counters},
+		{Key: "partitions", Value: to.Partitions}, {Key: "identity", Value: to.Identity},
 	}
 	update := bson.D{{Key: "$currentDate", Value: bson.D{{Key: "updated_at", Value: true}}}}
 	if to.Token == nil {
@@ -134,12 +191,34 @@ func (s *Store) Advance(ctx context.Context, from, to Checkpoint) error {
 	} else {
 		set = append(set, bson.E{Key: "token", Value: to.Token})
 	}
-	result, err := s.collection.UpdateOne(ctx, expected, append(update, bson.E{Key: "$set", Value: set}))
+	result, err := s.collection.UpdateOne(ctx, expected, append(update, bson.E{Key: "$set", Value: set}), opts)
+	if mongo.IsDuplicateKeyError(err) { // somebody else has started it
+		return fmt.Errorf("start lane %s: %w", from.Lane, ErrFenced)
+	}
 	if err != nil {
 		return fmt.Errorf("move checkpoint of lane %s: %w", from.Lane, err)
 	}
-	if result.MatchedCount == 0 {
+	if result.MatchedCount+result.UpsertedCount == 0 {
 		return fmt.Errorf("move checkpoint of lane %s from %d: %w", from.Lane, from.Seq, ErrFenced)
+	}
+	return nil
+}
+
+// Retire removes the checkpoints of a source's earlier lanes, divided into another number than partitions: their owners
+// are fenced by it. It belongs into the transaction that starts the new ones.
+func (s *Store) Retire(ctx context.Context, source string, partitions int) error {
+	which := append(ofSource(source), bson.E{Key: "partitions", Value: bson.D{{Key: "$ne", Value: partitions}}},
+		bson.E{Key: "seq", Value: bson.D{{Key: "$exists", Value: true}}})
+	if _, err := s.collection.DeleteMany(ctx, which); err != nil {
+		return fmt.Errorf("retire the lanes of source %s: %w", source, err)
+	}
+	var kept bson.A
+	for _, lane := range Lanes(source, partitions) {
+		kept = append(kept, lane.String())
+	}
+	leases := bson.D{{Key: "$and", Value: bson.A{ofSource(source), bson.D{{Key: "_id", Value: bson.D{{Key: "$nin", Value: kept}}}}}}}
+	if _, err := s.leases.DeleteMany(ctx, leases); err != nil {
+		return fmt.Errorf("retire the leases of source %s: %w", source, err)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// LeasesCollection is the state database's collection of who follows which lane.
+// LeasesCollection is the state database's collection of who follows which lane, and of the instances that may.
 const LeasesCollection = "leases"
 
 // Session is the session of all transactions of this process that move the lane's checkpoint. The server takes a later

@@ -138,8 +138,11 @@ func share(dst *float64) decoder {
 // duration decodes a Go duration of at least least. A bare number is refused: everyone would read another unit into it.
 func duration(dst *time.Duration, least time.Duration) decoder {
 	want := "a duration such as 30s, 5m or 24h, above 0"
-	if least == 0 {
+	switch {
+	case least == 0:
 		want = "a duration such as 30s, 5m or 24h, not negative"
+	case least > smallest:
+		want = "a duration such as 30s, 5m or 24h, at least " + least.String()
 	}
 	parse := scalar(dst, want, []kind{kindText}, func(s string) (time.Duration, bool) {
 		v, err := time.ParseDuration(s)

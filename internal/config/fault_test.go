@@ -94,7 +94,6 @@ func TestFaults(t *testing.T) {
 		{"server's database", counter("{database: app, collection: comments}", "{database: local, collection: oplog.rs}"), at + `3: sources.comments.change_stream.database: is "local": must be ` + wantDatabase},
 		{"our database", counter("{database: app, collection: comments}", "{database: Driftless, collection: c}"), at + `3: sources.comments.change_stream.database: is Driftless, which is mongodb.state_database: our own collections need a database of their own`},
 		{"partitions", counter("collection: comments}", "collection: comments, partitions: 0}"), at + `3: sources.comments.change_stream.partitions: is 0: must be a whole number from 1 to 1024`},
-		{"several partitions", counter("collection: comments}", "collection: comments, partitions: 2}"), at + `3: sources.comments.change_stream.partitions: more than 1: not supported yet`},
 
 		{"missing source", counter("source: comments", "source: coments"), at + `6: counters.per_post.source: names no source under sources: did you mean comments?`},
 		{"missing fields", oneSource + "counters:\n  per_post: {}\n", at + "5: counters.per_post.source: is missing: add it\n" +

@@ -80,8 +80,8 @@ var Settings = []Setting{
 	},
 	{
 		Path: "incrementer.lease", Default: "15s", Unit: "duration",
-		Help: "how long an instance that went silent keeps its lanes before a standby takes them (not in effect yet)",
-		bind: func(c *Config) decoder { return duration(&c.Incrementer.Lease, smallest) },
+		Help: "how long an instance that went silent keeps its lanes before a standby takes them",
+		bind: func(c *Config) decoder { return duration(&c.Incrementer.Lease, time.Second) },
 	},
 	{
 		Path: "reconciler.listen", Default: "127.0.0.1:9465", Unit: "host:port",

@@ -68,9 +68,6 @@ func (r *reader) refuseUnsupported() {
 		if s.Kafka != nil {
 			r.faultAt(path+".kafka", "not supported yet")
 		}
-		if s.ChangeStream != nil && s.ChangeStream.Partitions > 1 {
-			r.faultAt(path+".change_stream.partitions", "more than 1: not supported yet")
-		}
 	}
 	for _, c := range r.config.Counters {
 		if path := c.path(); c.Source == Application && !r.faults.within(path) {

@@ -66,7 +66,7 @@ func newRig(t testing.TB, counters int, maxEvents int) *rig {
 func (r *rig) join(client *mongo.Client, maxEvents int) {
 	r.client = client
 	r.checkpoints, r.states = checkpoint.NewStore(client, r.name), NewStates(client, r.name)
-	r.lane = NewLane(rigLane, client, r.checkpoints, r.states, r.definitions)
+	r.lane = NewLane(checkpoint.LaneID{Source: rigLane}, client, r.checkpoints, r.states, r.definitions)
 	r.applier = NewApplier(client, r.checkpoints, r.states, r.definitions, r.definitions, maxEvents, r)
 }
 

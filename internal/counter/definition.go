@@ -7,9 +7,12 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"driftless/internal/checkpoint"
 	"driftless/internal/config"
 )
 
@@ -35,6 +38,8 @@ func Define(c config.Counter) (*Definition, error) {
 		{Key: "target", Value: bson.A{
 			c.Target.Database, c.Target.Collection, c.Target.Base, c.Target.Live, c.Target.Total, c.Target.Upsert,
 		}},
+		// What another version of driftless makes of the same declaration is another count.
+		{Key: "contribution", Value: (&Definition{Counter: c}).contribution(checkpoint.LaneID{})},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode counter %s: %w", c.Name, err)
@@ -54,6 +59,17 @@ func DefineAll(cs []config.Counter) ([]*Definition, error) {
 		ds = append(ds, d)
 	}
 	return ds, nil
+}
+
+// HashAll tells one way to follow a source from another: its collection, its lanes and the counters that it feeds.
+func HashAll(c config.ChangeStream, ds []*Definition) string {
+	parts := []string{c.Database, c.Collection, strconv.Itoa(max(1, c.Partitions))}
+	for _, d := range ds {
+		parts = append(parts, d.Hash)
+	}
+	slices.Sort(parts[3:]) // the order in the file does not matter
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return hex.EncodeToString(sum[:8])
 }
 
 // OfSource returns the definitions that one source feeds.

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"driftless/internal/checkpoint"
 )
 
 // rowVariable stands for $$ROOT where an expression is bound to an image inside an event: the one variable that
@@ -80,16 +82,31 @@ func (d *Definition) unit() any {
 	return op("$cond", one("$isNumber", field), converted, int64(0))
 }
 
-// contribution is {k: key, w: weight} of a row, or null when it does not count. A weight of 1 is left out.
-func (d *Definition) contribution() bson.D {
+// contribution is {k: key, w: weight} of a row, or null when it does not count, or not for the lane. A weight of 1 is left
+// out.
+func (d *Definition) contribution(lane checkpoint.LaneID) bson.D {
 	if d.Sum == "" {
-		return op("$cond", d.weight(), bson.D{{Key: "k", Value: "$" + d.Key}}, nil)
+		return op("$cond", inLane(d.weight(), "$"+d.Key, lane), bson.D{{Key: "k", Value: "$" + d.Key}}, nil)
 	}
 	return one("$let", bson.D{
 		{Key: "vars", Value: bson.D{{Key: "driftlessWeight", Value: d.weight()}}},
-		{Key: "in", Value: op("$cond", op("$eq", "$$driftlessWeight", int64(0)), nil,
-			bson.D{{Key: "k", Value: "$" + d.Key}, {Key: "w", Value: "$$driftlessWeight"}})},
+		{Key: "in", Value: op("$cond", inLane(op("$ne", "$$driftlessWeight", int64(0)), "$"+d.Key, lane),
+			bson.D{{Key: "k", Value: "$" + d.Key}, {Key: "w", Value: "$$driftlessWeight"}}, nil)},
 	})
+}
+
+// inLane is condition where key belongs to the lane. The condition comes first: it tells that the key can be hashed.
+func inLane(condition, key any, lane checkpoint.LaneID) any {
+	if lane.Whole() {
+		return condition
+	}
+	return op("$and", condition, op("$eq", partition(key, lane.Count()), lane.Partition))
+}
+
+// partition is which of n lanes a key belongs to. The server holds equal keys for equal here, too: 1, 1.0 and Decimal 1
+// have one hash.
+func partition(key any, n int) bson.D {
+	return op("$mod", op("$add", op("$mod", one("$toHashedIndexKey", key), n), n), n)
 }
 
 // bound evaluates an expression over a row on the image at path instead, and gives null where there is no image.
@@ -148,17 +165,17 @@ const (
 )
 
 // Pipeline returns the stages that turn a change event into the contributions of its two images to every counter of
-// ds and drop all that does not matter: the row itself never leaves the server, and an edit of a field that no counter
-// looks at is no event at all.
-func Pipeline(ds []*Definition) (bson.A, error) {
+// ds in the lane, and drop all that does not matter: the row itself never leaves the server, and an edit of a field that
+// no counter looks at is no event at all.
+func Pipeline(ds []*Definition, lane checkpoint.LaneID) (bson.A, error) {
 	project := bson.D{{Key: fieldWallTime, Value: "$wallTime"}, {Key: fieldSpecial, Value: specialEvent()}}
 	relevant := bson.A{op("$ne", one("$type", "$"+fieldSpecial), "missing")}
 	for i, d := range ds {
-		before, err := bound(d.contribution(), "$fullDocumentBeforeChange")
+		before, err := bound(d.contribution(lane), "$fullDocumentBeforeChange")
 		if err != nil {
 			return nil, fmt.Errorf("counter %s: %w", d.Name, err)
 		}
-		after, err := bound(d.contribution(), "$fullDocument")
+		after, err := bound(d.contribution(lane), "$fullDocument")
 		if err != nil {
 			return nil, fmt.Errorf("counter %s: %w", d.Name, err)
 		}

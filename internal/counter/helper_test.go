@@ -102,7 +102,7 @@ func prepare(t testing.TB, declared ...config.Counter) *deployment {
 	}
 	d.checkpoints = checkpoint.NewStore(client, d.database.Name())
 	d.states = counter.NewStates(client, d.database.Name())
-	d.lane = counter.NewLane(source, client, d.checkpoints, d.states, d.definitions)
+	d.lane = counter.NewLane(checkpoint.LaneID{Source: source}, client, d.checkpoints, d.states, d.definitions)
 	return d
 }
 
@@ -121,7 +121,7 @@ func (d *deployment) follow(t checker, from stream.Start) {
 	if d.reader != nil {
 		d.reader.Close(t.Context())
 	}
-	stages := must[bson.A](t)(counter.Pipeline(d.definitions))
+	stages := must[bson.A](t)(counter.Pipeline(d.definitions, checkpoint.LaneID{}))
 	changes := stream.NewChangeStream(d.client, d.database.Name(), source, stages, batchEvents)
 	d.reader = must[stream.Reader](t)(changes.Open(t.Context(), from))
 }

@@ -60,6 +60,55 @@ func (d *Definition) Count(ctx context.Context, client *mongo.Client, which Sele
 	return truths, rows, nil
 }
 
+// KeysByLane lists the keys of rows and of counter documents that the selection names, by which of n lanes they belong to,
+// in the session in ctx.
+func (d *Definition) KeysByLane(ctx context.Context, client *mongo.Client, which Selection, n int) ([][]bson.RawValue, error) {
+	lanes, seen := make([][]bson.RawValue, n), map[string]bool{}
+	for _, from := range []struct {
+		collection *mongo.Collection
+		stages     bson.A
+	}{
+		{d.rows(client), bson.A{one("$match", which.On(d.Key)), one("$group", one("_id", "$"+d.Key)), one("$match", one("$expr", usableKey("$_id")))}},
+		{d.targets(client), bson.A{one("$match", which.On("_id"))}},
+	} {
+		cursor, err := from.collection.Aggregate(ctx, append(from.stages, one("$project", one("lane", partition("$_id", n)))),
+			options.Aggregate().SetCollation(simple).SetAllowDiskUse(true).SetBatchSize(batchDocuments))
+		if err != nil {
+			return nil, fmt.Errorf("list keys of %s: %w", d.Name, err)
+		}
+		var found []struct {
+			ID   bson.RawValue `bson:"_id"`
+			Lane int
+		}
+		if err := cursor.All(ctx, &found); err != nil {
+			return nil, fmt.Errorf("list keys of %s: %w", d.Name, err)
+		}
+		for _, key := range found {
+			if canonical := Canonical(key.ID); !seen[canonical] {
+				seen[canonical] = true
+				lanes[key.Lane] = append(lanes[key.Lane], key.ID)
+			}
+		}
+	}
+	return lanes, nil
+}
+
+// maxListed bounds the keys of one command of 16 MiB.
+const maxListedBytes = 4 << 20
+
+// Chunks lists keys in selections that each fit into one command.
+func Chunks(keys []bson.RawValue) []Selection {
+	var chunks []Selection
+	for first, bytes, i := 0, 0, 0; i < len(keys); i++ {
+		bytes += len(keys[i].Value)
+		if last := i == len(keys)-1; last || bytes > maxListedBytes {
+			chunks = append(chunks, Listed(keys[first:i+1]))
+			first, bytes = i+1, 0
+		}
+	}
+	return chunks
+}
+
 // RowsWithoutKey counts the rows whose key is missing, null, an array or otherwise unusable: they count for nothing.
 func (d *Definition) RowsWithoutKey(ctx context.Context, client *mongo.Client) (int64, error) {
 	suspects := bson.A{

@@ -1,8 +1,10 @@
 package counter
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -12,78 +14,245 @@ import (
 	"driftless/internal/stream"
 )
 
-// Lane ties a checkpoint to the counters that it stands for.
+// ErrCollectionMade means: the rows' collection, which was not there, is now. Load takes note of it.
+var ErrCollectionMade = errors.New("collection of rows has been made")
+
+// ErrStates means: the state database does not say what the lane has recorded there about its counters. Load mends it.
+var ErrStates = errors.New("state of a counter is gone or another deployment's")
+
+// Lane ties a checkpoint to the counters that it stands for. It is used by one goroutine at a time, Check apart.
 type Lane struct {
-	Name        string
+	ID          checkpoint.LaneID
 	client      *mongo.Client
 	checkpoints *checkpoint.Store
 	states      *States
 	definitions []*Definition
+
+	last checkpoint.Checkpoint // as this process saw it last, to tell one that is gone or went back
 }
 
-// NewLane opens the lane of the given name that feeds the given counters.
-func NewLane(name string, client *mongo.Client, checkpoints *checkpoint.Store, states *States, definitions []*Definition) *Lane {
-	return &Lane{Name: name, client: client, checkpoints: checkpoints, states: states, definitions: definitions}
+// NewLane opens the given lane that feeds the given counters.
+func NewLane(id checkpoint.LaneID, client *mongo.Client, checkpoints *checkpoint.Store, states *States, definitions []*Definition) *Lane {
+	return &Lane{ID: id, client: client, checkpoints: checkpoints, states: states, definitions: definitions}
 }
 
 // Load returns where the lane is, once it applies exactly the definitions it was opened with, less those in broken
-// (the server's message by counter name). A lane without a checkpoint starts at a fresh position; counters that are new
-// or changed are marked for a full recount in the transaction that takes them up.
+// (the server's message by counter name). All lanes of a source that never started do so at one fresh position; counters
+// that are new or changed are marked for a full recount in the transaction that takes them up. A checkpoint that does not
+// stand for the rows any more is an error: stream.ErrPositionLost, stream.ErrCollectionChanged or checkpoint.ErrPartitions,
+// which Restart answers, or checkpoint.ErrNewer.
 func (l *Lane) Load(ctx context.Context, broken map[string]string) (checkpoint.Checkpoint, error) {
-	if err := l.checkpoints.Take(ctx, l.Name); err != nil {
+	if err := l.checkpoints.Take(ctx, l.ID.String()); err != nil {
 		return checkpoint.Checkpoint{}, err
 	}
-	from, err := l.checkpoints.Load(ctx, l.Name)
+	states, err := l.states.All(ctx)
+	if err != nil {
+		return checkpoint.Checkpoint{}, err
+	}
+	from, err := l.checkpoints.Load(ctx, l.ID.String())
 	if errors.Is(err, checkpoint.ErrNone) {
-		return l.restart(ctx, checkpoint.Checkpoint{Lane: l.Name}, "", broken)
+		return l.first(ctx, states, broken)
 	}
 	if err != nil {
 		return from, err
 	}
-	return l.adopt(ctx, from, broken)
+	seen, err := l.look(ctx)
+	if err != nil {
+		return from, err
+	}
+	if err := l.stands(from, seen.Identity); err != nil {
+		return from, err
+	}
+	at, err := l.adopt(ctx, from, seen.Identity, states, broken)
+	if err == nil {
+		l.last = at
+	}
+	return at, err
 }
 
-// Restart leaves a position that cannot be resumed: the gap is recorded, the lane starts afresh and every counter of it
-// is marked for a full recount (I7).
-func (l *Lane) Restart(ctx context.Context, reason string, broken map[string]string) (checkpoint.Checkpoint, error) {
-	from, err := l.checkpoints.Load(ctx, l.Name)
-	if errors.Is(err, checkpoint.ErrNone) {
-		from, err = checkpoint.Checkpoint{Lane: l.Name}, nil
-	}
+// first starts a source that has never been followed. A lane without a checkpoint is something else when its source has
+// been.
+func (l *Lane) first(ctx context.Context, states map[string]State, broken map[string]string) (checkpoint.Checkpoint, error) {
+	lanes, err := l.checkpoints.OfSource(ctx, l.ID.Source)
 	if err != nil {
-		return from, err
+		return checkpoint.Checkpoint{}, err
 	}
-	return l.restart(ctx, from, reason, broken)
-}
-
-func (l *Lane) restart(ctx context.Context, from checkpoint.Checkpoint, reason string, broken map[string]string) (checkpoint.Checkpoint, error) {
-	position, err := l.checkpoints.Now(ctx, l.Name)
-	if err != nil {
-		return from, err
+	for _, lane := range lanes {
+		switch {
+		case lane.Partitions != l.ID.Count():
+			return checkpoint.Checkpoint{}, l.divided(lane)
+		case lane.Lane == l.ID.String(): // just now
+			return checkpoint.Checkpoint{}, fmt.Errorf("start lane %s: %w", l.ID, checkpoint.ErrFenced)
+		}
 	}
-	to := from
-	to.Seq, to.Batch, to.Token, to.Position, to.Tail = from.Seq+1, bson.NewObjectID(), nil, position, checkpoint.Tail{}
-	to.Counters = make(map[string]checkpoint.Counting, len(l.definitions))
+	known := len(lanes) > 0 || l.last.Seq > 0
 	for _, d := range l.definitions {
-		to.Counters[d.Name] = checkpoint.Counting{Hash: d.Hash, Since: position, Broken: broken[d.Name]}
+		known = known || states[d.Name].Hash == d.Hash
 	}
-	return to, l.move(ctx, from, to, func(ctx context.Context) error {
-		for _, d := range l.definitions {
-			if err := l.states.Mark(ctx, d, l.recountReason(from, d, reason)); err != nil {
+	if known {
+		return checkpoint.Checkpoint{}, fmt.Errorf("%w: %w", stream.ErrPositionLost, checkpoint.ErrMissing)
+	}
+	return l.begin(ctx, nil, "", broken)
+}
+
+// stands returns nil when a checkpoint holds for what is there now.
+func (l *Lane) stands(from checkpoint.Checkpoint, now checkpoint.Identity) error {
+	switch {
+	case from.Partitions != l.ID.Count():
+		return l.divided(from)
+	case from.Seq < l.last.Seq:
+		return fmt.Errorf("%w: %w: at %d after %d", stream.ErrPositionLost, checkpoint.ErrWentBack, from.Seq, l.last.Seq)
+	default:
+		return from.Identity.Against(now)
+	}
+}
+
+func (l *Lane) divided(before checkpoint.Checkpoint) error {
+	return fmt.Errorf("%w: %d instead of %d", checkpoint.ErrPartitions, l.ID.Count(), before.Partitions)
+}
+
+// Check looks whether at still stands for what is there. It says what Load would, or that another Load is due:
+// ErrStates, ErrCollectionMade. images tells whether the rows' images are on.
+func (l *Lane) Check(ctx context.Context, at checkpoint.Checkpoint) (images bool, err error) {
+	seen, err := l.look(ctx)
+	if err != nil {
+		return false, err
+	}
+	if err := at.Identity.Against(seen.Identity); err != nil {
+		return seen.Images, err
+	}
+	if at.Identity.Collection == "" && seen.Collection != "" {
+		return seen.Images, ErrCollectionMade
+	}
+	states, err := l.states.All(ctx)
+	if err != nil {
+		return seen.Images, err
+	}
+	for _, d := range l.definitions {
+		if states[d.Name].Hash != d.Hash {
+			return seen.Images, fmt.Errorf("counter %s: %w", d.Name, ErrStates)
+		}
+	}
+	return seen.Images, nil
+}
+
+// look asks for the identity of what is there. A source without counters has no rows that matter.
+func (l *Lane) look(ctx context.Context) (checkpoint.Sighting, error) {
+	if len(l.definitions) == 0 {
+		return l.checkpoints.Look(ctx, "", "")
+	}
+	rows := l.definitions[0].Rows
+	return l.checkpoints.Look(ctx, rows.Database, rows.Collection)
+}
+
+// Restart leaves a position that cannot be resumed, or all lanes of a source that is divided anew: the gap is recorded
+// with the reason, the lane starts afresh and every counter of it is marked for a full recount (I7).
+func (l *Lane) Restart(ctx context.Context, reason string, broken map[string]string) (checkpoint.Checkpoint, error) {
+	lanes, err := l.checkpoints.OfSource(ctx, l.ID.Source)
+	if err != nil {
+		return checkpoint.Checkpoint{}, err
+	}
+	from := checkpoint.Checkpoint{Lane: l.ID.String()}
+	for _, lane := range lanes {
+		if lane.Partitions != l.ID.Count() {
+			return l.begin(ctx, lanes, reason, broken)
+		}
+		if lane.Lane == from.Lane {
+			from = lane
+		}
+	}
+	at, err := l.start(ctx, l.ID, from, broken)
+	if err != nil {
+		return from, err
+	}
+	before := from
+	if before.Seq == 0 {
+		before = l.last
+	}
+	return l.started(at, l.move(ctx, from, at, func(ctx context.Context) error {
+		return l.lost(ctx, before, at, reason)
+	}))
+}
+
+// begin starts all lanes of the source at once, in place of those that it had before.
+func (l *Lane) begin(ctx context.Context, before []checkpoint.Checkpoint, reason string, broken map[string]string) (checkpoint.Checkpoint, error) {
+	mine, err := l.start(ctx, l.ID, checkpoint.Checkpoint{Lane: l.ID.String()}, broken)
+	if err != nil {
+		return mine, err
+	}
+	oldest := checkpoint.Checkpoint{}
+	for _, lane := range before {
+		if lane.Lane == mine.Lane {
+			mine.Seq = lane.Seq + 1
+		}
+		if oldest.Seq == 0 || lane.Position.Before(oldest.Position) {
+			oldest = lane
+		}
+	}
+	return l.started(mine, l.transact(ctx, func(ctx context.Context) error {
+		if err := l.checkpoints.Retire(ctx, l.ID.Source, l.ID.Count()); err != nil {
+			return err
+		}
+		for _, id := range checkpoint.Lanes(l.ID.Source, l.ID.Count()) {
+			lane := mine
+			lane.Lane = id.String()
+			if err := l.checkpoints.Advance(ctx, checkpoint.Checkpoint{Lane: lane.Lane}, lane); err != nil {
 				return err
 			}
 		}
-		if reason == "" || from.Position.IsZero() {
-			return nil
+		return l.lost(ctx, oldest, mine, reason)
+	}))
+}
+
+// start is the state of a lane that begins at a fresh position.
+func (l *Lane) start(ctx context.Context, id checkpoint.LaneID, from checkpoint.Checkpoint, broken map[string]string) (checkpoint.Checkpoint, error) {
+	position, err := l.checkpoints.Now(ctx, id.String())
+	if err != nil {
+		return from, err
+	}
+	seen, err := l.look(ctx) // after the write, which may have made the collection of checkpoints
+	if err != nil {
+		return from, err
+	}
+	to := checkpoint.Checkpoint{
+		Lane: id.String(), Seq: max(from.Seq, l.last.Seq) + 1, Batch: bson.NewObjectID(), Position: position,
+		Partitions: id.Count(), Identity: seen.Identity, Counters: make(map[string]checkpoint.Counting, len(l.definitions)),
+	}
+	for _, d := range l.definitions {
+		to.Counters[d.Name] = checkpoint.Counting{Hash: d.Hash, Since: position, Broken: broken[d.Name]}
+	}
+	return to, nil
+}
+
+// lost marks every counter of the source, and records what was lost between two states where there was a state before.
+func (l *Lane) lost(ctx context.Context, from, to checkpoint.Checkpoint, reason string) error {
+	states, err := l.states.All(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range l.definitions {
+		if err := l.states.Mark(ctx, d, recountReason(from, states[d.Name], d, lossReason(reason))); err != nil {
+			return err
 		}
-		return l.states.RecordGap(ctx, Gap{
-			ID: to.Batch, Lane: l.Name, Reason: reason, From: from.Position, To: position, At: time.Now(),
-		})
+	}
+	if reason == "" {
+		return nil
+	}
+	return l.states.RecordGap(ctx, Gap{
+		ID: to.Batch, Lane: l.ID.String(), Reason: reason, From: from.Position, To: to.Position, At: time.Now(),
 	})
 }
 
+// started remembers where the lane is.
+func (l *Lane) started(at checkpoint.Checkpoint, err error) (checkpoint.Checkpoint, error) {
+	if err == nil {
+		l.last = at
+	}
+	return at, err
+}
+
 // adopt takes up counters that are new, changed, broken or mended, and drops those that are gone from the file.
-func (l *Lane) adopt(ctx context.Context, from checkpoint.Checkpoint, broken map[string]string) (checkpoint.Checkpoint, error) {
+func (l *Lane) adopt(ctx context.Context, from checkpoint.Checkpoint, now checkpoint.Identity, states map[string]State, broken map[string]string) (checkpoint.Checkpoint, error) {
 	since := from.Position
 	if from.Token != nil {
 		at, err := stream.TokenTime(from.Token)
@@ -94,27 +263,34 @@ func (l *Lane) adopt(ctx context.Context, from checkpoint.Checkpoint, broken map
 	}
 	to := from
 	to.Seq, to.Batch = from.Seq+1, bson.NewObjectID()
+	to.Identity.Collection = cmp.Or(from.Identity.Collection, now.Collection)
+	if to.Identity.SetID.IsZero() {
+		to.Identity.SetID = now.SetID
+	}
 	to.Counters = make(map[string]checkpoint.Counting, len(l.definitions))
 	var taken []*Definition
 	for _, d := range l.definitions {
 		have, ok := from.Counters[d.Name]
 		if ok && have.Hash == d.Hash && have.Broken == broken[d.Name] {
 			to.Counters[d.Name] = have
+			if states[d.Name].Hash != d.Hash { // removed, or another deployment's
+				taken = append(taken, d)
+			}
 			continue
 		}
 		to.Counters[d.Name] = checkpoint.Counting{Hash: d.Hash, Since: since, Broken: broken[d.Name]}
 		taken = append(taken, d)
 	}
-	if len(taken) == 0 && len(to.Counters) == len(from.Counters) {
+	if len(taken) == 0 && len(to.Counters) == len(from.Counters) && to.Identity == from.Identity {
 		return from, nil
 	}
 	return to, l.move(ctx, from, to, func(ctx context.Context) error {
 		for _, d := range taken {
-			reason := ""
+			reason := ReasonNew
 			if broken[d.Name] != "" || from.Counters[d.Name].Broken != "" {
 				reason = ReasonBroken
 			}
-			if err := l.states.Mark(ctx, d, l.recountReason(from, d, reason)); err != nil {
+			if err := l.states.Mark(ctx, d, recountReason(from, State{}, d, reason)); err != nil {
 				return err
 			}
 		}
@@ -122,31 +298,45 @@ func (l *Lane) adopt(ctx context.Context, from checkpoint.Checkpoint, broken map
 	})
 }
 
-// recountReason says why a counter is to be recounted: its own reason before the lane's.
-func (l *Lane) recountReason(from checkpoint.Checkpoint, d *Definition, reason string) string {
-	have, ok := from.Counters[d.Name]
-	switch {
-	case !ok:
-		return ReasonNew
-	case have.Hash != d.Hash:
-		return ReasonChanged
-	case reason == ReasonBroken:
-		return ReasonBroken
-	default:
-		return ReasonGap
+// recountReason says why a counter is to be recounted: its own reason before the lane's. state is what is known of it
+// where there is no checkpoint from before.
+func recountReason(from checkpoint.Checkpoint, state State, d *Definition, reason string) string {
+	hash := from.Counters[d.Name].Hash
+	if from.Seq == 0 {
+		hash = state.Hash
 	}
+	switch hash {
+	case "":
+		return ReasonNew
+	case d.Hash:
+		return reason
+	default:
+		return ReasonChanged
+	}
+}
+
+// lossReason is the reason of a recount after a fresh start: what somebody did on purpose is no gap.
+func lossReason(reason string) string {
+	if reason == ReasonPartitions || reason == ReasonReset {
+		return reason
+	}
+	return ReasonGap
 }
 
 // move commits one compare-and-set with what belongs to it. It is tried once: a caller that reopens loads again.
 func (l *Lane) move(ctx context.Context, from, to checkpoint.Checkpoint, with func(context.Context) error) error {
-	session, err := l.checkpoints.Session(l.Name)
-	if err != nil {
-		return err
-	}
-	return transact(ctx, session, func(ctx context.Context) error {
+	return l.transact(ctx, func(ctx context.Context) error {
 		if err := l.checkpoints.Advance(ctx, from, to); err != nil {
 			return err
 		}
 		return with(ctx)
 	})
+}
+
+func (l *Lane) transact(ctx context.Context, body func(context.Context) error) error {
+	session, err := l.checkpoints.Session(l.ID.String())
+	if err != nil {
+		return err
+	}
+	return transact(ctx, session, body)
 }

@@ -65,7 +65,7 @@ func TestAStartBesideWritesUnderWayCountsEachOfThemOnce(t *testing.T) {
 		})
 	}
 	for n := range 15 {
-		lane := NewLane(fmt.Sprint("lane", n), r.client, r.checkpoints, r.states, r.definitions)
+		lane := r.laneOf(fmt.Sprint("lane", n))
 		at, err := lane.Load(t.Context(), nil)
 		r.check(err)
 		var before int64
@@ -87,10 +87,24 @@ func TestAStartBesideWritesUnderWayCountsEachOfThemOnce(t *testing.T) {
 	}
 }
 
+// laneOf is the lane of another source that feeds the like counters, which nobody knows yet.
+func (r *rig) laneOf(source string) *Lane {
+	r.t.Helper()
+	var definitions []*Definition
+	for _, d := range r.definitions {
+		c := d.Counter
+		c.Source, c.Name = source, c.Name+"_of_"+source
+		other, err := Define(c)
+		r.check(err)
+		definitions = append(definitions, other)
+	}
+	return NewLane(checkpoint.LaneID{Source: source}, r.client, r.checkpoints, r.states, definitions)
+}
+
 // countUpTo is how many events the stream delivers from start through end.
 func (r *rig) countUpTo(start stream.Start, end bson.Timestamp) (events int64) {
 	r.t.Helper()
-	stages, err := Pipeline(r.definitions)
+	stages, err := Pipeline(r.definitions, checkpoint.LaneID{})
 	r.check(err)
 	reader, err := stream.NewChangeStream(r.client, r.name, "rows", stages, 1000).Open(r.t.Context(), start)
 	r.check(err)
@@ -122,7 +136,7 @@ func TestAStartThatDiedAfterItsFirstWriteIsMadeAgain(t *testing.T) {
 	if all, err := r.checkpoints.All(t.Context()); err != nil || len(all) != 1 {
 		t.Errorf("the first write alone is listed: %v, %v", all, err)
 	}
-	at, err := NewLane("another", r.client, r.checkpoints, r.states, r.definitions).Load(t.Context(), nil)
+	at, err := r.laneOf("another").Load(t.Context(), nil)
 	if err != nil || at.Seq != 1 || !first.Before(at.Position) {
 		t.Errorf("the second start is at %+v, %v", at, err)
 	}
@@ -136,7 +150,7 @@ func TestOfSeveralStartersAtOnceOneStartsTheLane(t *testing.T) {
 		lanes := make([]*Lane, 4)
 		for i := range lanes {
 			other := r.another(r.client, 1000)
-			lanes[i] = NewLane(name, other.client, other.checkpoints, other.states, other.definitions)
+			lanes[i] = other.laneOf(name)
 			starting.Go(func() {
 				_, err := lanes[i].Load(t.Context(), nil)
 				if err != nil && !errors.Is(err, checkpoint.ErrFenced) && !retryable(err) {
@@ -165,7 +179,7 @@ func retryable(err error) bool {
 // with opens the rig's lane for other definitions, as a process does that has another configuration.
 func (r *rig) with(broken map[string]string, definitions ...*Definition) checkpoint.Checkpoint {
 	r.t.Helper()
-	at, err := NewLane(rigLane, r.client, r.checkpoints, r.states, definitions).Load(r.t.Context(), broken)
+	at, err := NewLane(checkpoint.LaneID{Source: rigLane}, r.client, r.checkpoints, r.states, definitions).Load(r.t.Context(), broken)
 	r.check(err)
 	return at
 }
@@ -320,7 +334,7 @@ func TestACounterTakenUpInsideATransactionIsJudgedAfterItOnly(t *testing.T) {
 // open reads the rows from a checkpoint on.
 func (r *rig) open(at checkpoint.Checkpoint, definitions []*Definition, batch int) stream.Reader {
 	r.t.Helper()
-	stages, err := Pipeline(definitions)
+	stages, err := Pipeline(definitions, checkpoint.LaneID{})
 	r.check(err)
 	reader, err := stream.NewChangeStream(r.client, r.name, "rows", stages, batch).Open(r.t.Context(), at.Start())
 	r.check(err)

@@ -36,6 +36,8 @@ const (
 	ReasonGap          = "gap"           // events were lost
 	ReasonMissingImage = "missing_image" // an event came without the image that tells what it did
 	ReasonBroken       = "broken"        // its expression fails on the server
+	ReasonPartitions   = "partitions"    // its source is divided into another number of lanes
+	ReasonReset        = "reset"         // an operator moved the checkpoint
 )
 
 // State is what the state database knows about one counter.
@@ -53,6 +55,11 @@ type State struct {
 // Rebased reports whether what a recount changes says nothing about drift, since nobody promised the value before.
 func (s State) Rebased() bool {
 	return s.State == Rebasing && (s.Reason == ReasonNew || s.Reason == ReasonChanged || s.Reason == ReasonBroken)
+}
+
+// Lossy reports whether events were lost since the last recount.
+func (s State) Lossy() bool {
+	return s.State == Rebasing && (s.Reason == ReasonGap || s.Reason == ReasonPartitions || s.Reason == ReasonReset)
 }
 
 // Gap is a stretch of history that a lane did not see.

@@ -52,11 +52,11 @@ func (l *Lane) findBroken(ctx context.Context) bool {
 	for _, d := range l.Definitions {
 		if message, broken := faults[d.Name]; broken {
 			l.Log.Error("counter set apart: its expression fails on the server, the others go on", logkey.Counter, d.Name,
-				logkey.Lane, l.Name, logkey.Error, message, logkey.Action,
+				logkey.Lane, l.ID.String(), logkey.Error, message, logkey.Action,
 				"mend count_if or the rows it fails on; the counter is tried again every minute and recounted then")
 		}
 	}
-	l.Metrics.restarted(l.Source, "expression")
+	l.Metrics.restarted(l.ID.Source, "expression")
 	return true
 }
 
@@ -83,7 +83,7 @@ func (l *Lane) mend(ctx context.Context, at checkpoint.Checkpoint) {
 			still[d.Name] = message
 			continue
 		}
-		l.Log.Info("counter taken up again: its expression works, a recount makes it right", logkey.Counter, d.Name, logkey.Lane, l.Name)
+		l.Log.Info("counter taken up again: its expression works, a recount makes it right", logkey.Counter, d.Name, logkey.Lane, l.ID.String())
 	}
 	l.broken, l.mendAt = still, time.Now().Add(l.brokenRetry())
 }

@@ -2,7 +2,9 @@
 package incrementer
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -24,6 +26,9 @@ type Counters interface {
 	Load(ctx context.Context, broken map[string]string) (checkpoint.Checkpoint, error)
 	// Restart starts the lane afresh, records the gap and marks the counters for a recount.
 	Restart(ctx context.Context, reason string, broken map[string]string) (checkpoint.Checkpoint, error)
+	// Check says why at does not stand any more for what is there, nil when it does, and whether images are on. It may
+	// be called beside the others.
+	Check(ctx context.Context, at checkpoint.Checkpoint) (images bool, err error)
 }
 
 // Applier applies batches in order and returns the checkpoint it got to, also with an error.
@@ -33,13 +38,15 @@ type Applier interface {
 
 // Lane is one ordered stream and its checkpoint. Its functions open the two ends for a set of counters.
 type Lane struct {
-	Name, Source   string
+	ID             checkpoint.LaneID
 	Definitions    []*counter.Definition
+	Hold           func(context.Context) error // renews the lease, checkpoint.ErrNotHeld when another has it; nil for none
 	Counters       Counters
 	OpenSource     func([]*counter.Definition) (stream.Source, error)
 	NewApplier     func([]*counter.Definition) Applier
 	IdleCheckpoint time.Duration
 	BrokenRetry    time.Duration // how often broken counters are tried again; 0 is every minute
+	CheckEvery     time.Duration // how often the identity of what is there is checked; 0 is every 5 s
 	StopWhenLost   bool          // policy stop: a lost position ends the process
 	State          *State
 	Metrics        *Metrics
@@ -52,7 +59,7 @@ type Lane struct {
 }
 
 // Run follows the lane until ctx ends. Everything that can be tried again is; a lost position ends it when the policy
-// says so.
+// says so, and checkpoint.ErrNotHeld when another instance has the lane.
 func (l *Lane) Run(ctx context.Context) error {
 	l.broken, l.fenced = nil, fencedPause
 	l.failing = backoff.NewExponentialBackOff(backoff.WithInitialInterval(retryAfter),
@@ -79,6 +86,12 @@ func (l *Lane) Run(ctx context.Context) error {
 
 // follow reads and applies from the checkpoint on until something ends it.
 func (l *Lane) follow(ctx context.Context) error {
+	// First of all: what follows ends the transactions of whoever had the lane before.
+	if l.Hold != nil {
+		if err := l.Hold(ctx); err != nil {
+			return err
+		}
+	}
 	at, err := l.Counters.Load(ctx, l.broken)
 	if err != nil {
 		return err
@@ -101,9 +114,10 @@ func (l *Lane) follow(ctx context.Context) error {
 	defer reader.Close(ctx)
 	l.State.following(at, l.broken)
 	defer l.State.left()
-	l.Log.Info("following", logkey.Lane, l.Name, logkey.Seq, at.Seq, "counters", len(working), "broken", len(l.broken))
+	l.Log.Info("following", logkey.Lane, l.ID.String(), logkey.Seq, at.Seq, "counters", len(working), "broken", len(l.broken))
 
 	group, ctx := errgroup.WithContext(ctx)
+	checking, stopChecking := context.WithCancel(ctx)
 	batches := make(chan stream.Batch, readAhead)
 	var ended error // why there is no more to read
 	group.Go(func() error {
@@ -113,11 +127,53 @@ func (l *Lane) follow(ctx context.Context) error {
 		ended = l.read(ctx, reader, batches)
 		return nil
 	})
-	group.Go(func() error { return l.apply(ctx, at, l.NewApplier(working), batches) })
+	group.Go(func() error {
+		defer stopChecking()
+		return l.apply(ctx, at, l.NewApplier(working), batches)
+	})
+	group.Go(func() error { return l.check(checking, at) })
 	if err := group.Wait(); err != nil {
 		return err
 	}
 	return ended
+}
+
+// checkEvery is how soon a collection that was replaced behind the stream's back is noticed, and images that are off.
+const checkEvery = 5 * time.Second
+
+// check looks now and then whether the checkpoint stands for what is there, until ctx ends. A server that does not answer
+// is the reader's to judge.
+func (l *Lane) check(ctx context.Context, at checkpoint.Checkpoint) error {
+	ticker := time.NewTicker(cmp.Or(l.CheckEvery, checkEvery))
+	defer ticker.Stop()
+	for {
+		images, err := l.Counters.Check(ctx, at)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, stream.ErrPositionLost), errors.Is(err, stream.ErrCollectionChanged), errors.Is(err, counter.ErrStates),
+			errors.Is(err, counter.ErrCollectionMade):
+			return err
+		case err == nil:
+			l.imagesAre(images)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// imagesAre publishes whether the rows' images are on, and says so when that has changed.
+func (l *Lane) imagesAre(on bool) {
+	switch was := l.State.images(on); {
+	case !on && was:
+		l.Log.Error("images are off: a change that needs one costs a recount", logkey.Lane, l.ID.String(),
+			logkey.Action, "run `incrementer setup` to turn changeStreamPreAndPostImages on again")
+	case on && !was:
+		l.Log.Info("images are on again", logkey.Lane, l.ID.String())
+	}
 }
 
 // read fills batches until an error. An applier that is busy holds it back.

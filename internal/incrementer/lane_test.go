@@ -44,6 +44,9 @@ type play struct {
 	apply   func(ctx context.Context, batch stream.Batch) error
 }
 
+// Check implements incrementer.Counters.
+func (p *play) Check(context.Context, checkpoint.Checkpoint) (bool, error) { return true, nil }
+
 func newPlay(counters ...string) *play {
 	p := &play{at: checkpoint.Checkpoint{Lane: "l", Seq: 1, Position: bson.Timestamp{T: 100}}}
 	var definitions []*counter.Definition
@@ -52,7 +55,7 @@ func newPlay(counters ...string) *play {
 	}
 	registry := prometheus.NewRegistry()
 	p.lane = &incrementer.Lane{
-		Name: "l", Source: "s", Definitions: definitions, Counters: p,
+		ID: checkpoint.LaneID{Source: "s"}, Definitions: definitions, Counters: p,
 		OpenSource: func(ds []*counter.Definition) (stream.Source, error) { return playSource{p, names(ds)}, nil },
 		NewApplier: func([]*counter.Definition) incrementer.Applier { return playApplier{p} },
 		State:      incrementer.NewState(nil), Metrics: incrementer.NewMetrics(registry),
@@ -620,6 +623,7 @@ func TestWhyALaneIsNotFollowedHasAName(t *testing.T) {
 			registry := prometheus.NewRegistry()
 			p.lane.Metrics = incrementer.NewMetrics(registry)
 			p.lane.Metrics.Lane(registry, "s", "l", nil, p.lane.State)
+			p.lane.Metrics.Source(registry, "s", p.lane.State)
 			o := &owner{Lane: p.lane, registry: registry}
 			series := o.series(t, "incrementer_stream_restarts_total")
 			p.next = func(context.Context, []string) (stream.Batch, error) {

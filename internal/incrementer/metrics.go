@@ -3,7 +3,7 @@ package incrementer
 import (
 	"errors"
 	"log/slog"
-	"maps"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -70,9 +70,10 @@ func (m *Metrics) Lane(r prometheus.Registerer, source, lane string, definitions
 	for _, v := range []*prometheus.CounterVec{m.batches, m.gaps, m.fences} {
 		v.WithLabelValues(source)
 	}
-	for _, reason := range append(slices.Sorted(maps.Keys(restartReasons)), reasonOther) {
-		m.restarts.WithLabelValues(source, reason)
+	for _, r := range restartReasons {
+		m.restarts.WithLabelValues(source, r.name)
 	}
+	m.restarts.WithLabelValues(source, reasonOther)
 	for _, v := range []*prometheus.HistogramVec{m.batchEvents, m.commitDuration, m.latency} {
 		v.WithLabelValues(source)
 	}
@@ -84,21 +85,38 @@ func (m *Metrics) Lane(r prometheus.Registerer, source, lane string, definitions
 			Name: name, Help: help, ConstLabels: prometheus.Labels{"source": source, "lane": lane},
 		}, value))
 	}
-	gauge("incrementer_lag_seconds", "Age of the newest moment before which everything is applied.",
-		func() float64 { return state.View().Lag.Seconds() })
-	gauge("incrementer_checkpoint_timestamp_seconds", "When the checkpoint last moved, as a Unix time.",
-		func() float64 { return unix(state.View().At.UpdatedAt) })
-	gauge("incrementer_checkpoint_position_timestamp_seconds", "Cluster time through which everything is applied, as a Unix time.",
-		func() float64 { return float64(state.View().At.Position.T) })
-	gauge("incrementer_lane_owned", "1 while this instance follows the lane.", func() float64 { return number(state.View().Owned) })
-	degraded := func(reason, help string, value func(View) bool) {
-		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "incrementer_degraded", Help: help, ConstLabels: prometheus.Labels{"source": source, "reason": reason},
-		}, func() float64 { return number(value(state.View())) }))
+	// What another instance follows is that one's to tell.
+	own := func(value func(View) float64) func() float64 {
+		return func() float64 {
+			v := state.View()
+			if v.Standby != "" {
+				return math.NaN()
+			}
+			return value(v)
+		}
 	}
-	const help = "1 while a source works with less than it should, by reason."
-	degraded("broken_expression", help, func(v View) bool { return len(v.Broken) > 0 })
-	degraded("not_following", help, func(v View) bool { return !v.Owned })
+	gauge("incrementer_lag_seconds", "Age of the newest moment before which everything is applied; NaN on standby.",
+		own(func(v View) float64 { return v.Lag.Seconds() }))
+	gauge("incrementer_checkpoint_timestamp_seconds", "When the checkpoint last moved, as a Unix time; NaN on standby.",
+		own(func(v View) float64 { return unix(v.At.UpdatedAt) }))
+	gauge("incrementer_checkpoint_position_timestamp_seconds", "Cluster time through which everything is applied, as a Unix time; NaN on standby.",
+		own(func(v View) float64 { return float64(v.At.Position.T) }))
+	gauge("incrementer_lane_owned", "1 while this instance follows the lane.", func() float64 { return number(state.View().Owned) })
+}
+
+// Source publishes what is wrong with a source, by the states of its lanes.
+func (m *Metrics) Source(r prometheus.Registerer, source string, lanes ...*State) {
+	degraded := func(reason string, is func(View) bool) {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "incrementer_degraded", Help: "1 while a source works with less than it should, by reason.",
+			ConstLabels: prometheus.Labels{"source": source, "reason": reason},
+		}, func() float64 {
+			return number(slices.ContainsFunc(lanes, func(s *State) bool { return is(s.View()) }))
+		}))
+	}
+	degraded("broken_expression", func(v View) bool { return len(v.Broken) > 0 })
+	degraded("images_off", func(v View) bool { return v.Owned && v.ImagesOff })
+	degraded("not_following", func(v View) bool { return !v.Owned && v.Standby == "" })
 }
 
 func number(b bool) float64 {

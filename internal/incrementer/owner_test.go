@@ -86,16 +86,17 @@ func (w *world) owner(f following) *owner {
 	metrics := incrementer.NewMetrics(registry)
 	state := incrementer.NewState(nil)
 	metrics.Lane(registry, source, source, f.definitions, state)
+	metrics.Source(registry, source, state)
 	checkpoints, states := checkpoint.NewStore(f.client, w.stateName), counter.NewStates(f.client, w.stateName)
 	observer := counter.Observer(incrementer.Observer{Metrics: metrics, Source: source, Lane: source, Log: logger})
 	if f.observer != nil {
 		observer = observers{observer, f.observer}
 	}
 	lane := &incrementer.Lane{
-		Name: source, Source: source, Definitions: f.definitions,
-		Counters: counter.NewLane(source, f.client, checkpoints, states, f.definitions),
+		ID: checkpoint.LaneID{Source: source}, Definitions: f.definitions,
+		Counters: counter.NewLane(checkpoint.LaneID{Source: source}, f.client, checkpoints, states, f.definitions),
 		OpenSource: func(ds []*counter.Definition) (stream.Source, error) {
-			stages, err := counter.Pipeline(ds)
+			stages, err := counter.Pipeline(ds, checkpoint.LaneID{})
 			if err != nil {
 				return nil, err
 			}

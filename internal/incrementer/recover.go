@@ -28,15 +28,17 @@ const (
 // recover decides what an ended reading means and how long to wait before the next.
 func (l *Lane) recover(ctx context.Context, err error) (pause time.Duration, fatal error) {
 	switch {
-	case errors.Is(err, errMend):
+	case errors.Is(err, errMend), errors.Is(err, counter.ErrCollectionMade):
 		return 0, nil
+	case errors.Is(err, checkpoint.ErrNotHeld):
+		return 0, err
 	case errors.Is(err, checkpoint.ErrFenced):
-		l.Metrics.fenced(l.Source)
+		l.Metrics.fenced(l.ID.Source)
 		pause = l.fenced
 		l.fenced = min(2*l.fenced, retryAfter)
-		l.Log.Warn("fenced by another owner, reloading", logkey.Lane, l.Name, logkey.Error, err, "after", pause)
+		l.Log.Warn("fenced by another owner, reloading", logkey.Lane, l.ID.String(), logkey.Error, err, "after", pause)
 		return pause, nil
-	case errors.Is(err, stream.ErrPositionLost), errors.Is(err, stream.ErrCollectionChanged):
+	case errors.Is(err, stream.ErrPositionLost), errors.Is(err, stream.ErrCollectionChanged), errors.Is(err, checkpoint.ErrPartitions):
 		return l.lost(ctx, err)
 	case errors.Is(err, counter.ErrRefused):
 		return l.refused(err), nil
@@ -46,9 +48,9 @@ func (l *Lane) recover(ctx context.Context, err error) (pause time.Duration, fat
 		}
 	}
 	l.State.failed(err)
-	l.Metrics.restarted(l.Source, reasonOf(err))
+	l.Metrics.restarted(l.ID.Source, reasonOf(err))
 	pause = l.pause()
-	l.Log.Warn("lane interrupted, reopening from its checkpoint", logkey.Lane, l.Name, logkey.Error, err, "after", pause)
+	l.Log.Warn("lane interrupted, reopening from its checkpoint", logkey.Lane, l.ID.String(), logkey.Error, err, "after", pause)
 	return pause, nil
 }
 
@@ -58,8 +60,8 @@ func (l *Lane) pause() time.Duration { return max(retryAfter, l.failing.NextBack
 // refused answers documents that must be mended by hand: the lane stands still, and looks now and then.
 func (l *Lane) refused(cause error) time.Duration {
 	l.State.failed(cause)
-	l.Metrics.restarted(l.Source, reasonOf(cause))
-	l.Log.Error("lane stands still: too many counter documents cannot take their increment", logkey.Lane, l.Name,
+	l.Metrics.restarted(l.ID.Source, reasonOf(cause))
+	l.Log.Error("lane stands still: too many counter documents cannot take their increment", logkey.Lane, l.ID.String(),
 		logkey.Error, cause, "after", refusedRetry, logkey.Action,
 		"mend the documents or the counters' target fields; nothing is lost while the history reaches back")
 	return refusedRetry
@@ -67,31 +69,37 @@ func (l *Lane) refused(cause error) time.Duration {
 
 // lost answers a position that cannot be resumed, by the policy (I7).
 func (l *Lane) lost(ctx context.Context, cause error) (time.Duration, error) {
-	if l.StopWhenLost {
+	divided := errors.Is(cause, checkpoint.ErrPartitions)
+	if l.StopWhenLost && !divided { // another number of lanes is what somebody asked for
 		return 0, fmt.Errorf("lane %s cannot resume, and on_position_lost is stop: "+
-			"set it to recount, which starts afresh and recounts every counter of source %s: %w", l.Name, l.Source, cause)
+			"set it to recount, which starts afresh and recounts every counter of source %s: %w", l.ID.String(), l.ID.Source, cause)
 	}
 	at, err := l.Counters.Restart(ctx, reasonOf(cause), l.broken)
 	if err != nil {
 		l.State.failed(errors.Join(cause, err))
 		pause := l.pause()
-		l.Log.Warn("fresh start not possible yet", logkey.Lane, l.Name, logkey.Error, err, logkey.Cause, cause, "after", pause)
+		l.Log.Warn("fresh start not possible yet", logkey.Lane, l.ID.String(), logkey.Error, err, logkey.Cause, cause, "after", pause)
 		return pause, nil
 	}
-	l.Metrics.gap(l.Source)
-	l.Metrics.restarted(l.Source, reasonOf(cause))
+	l.Metrics.restarted(l.ID.Source, reasonOf(cause))
+	if divided {
+		l.Log.Warn("source divided anew: its lanes start afresh, every counter of it is marked for a recount",
+			logkey.Lane, l.ID.String(), logkey.Cause, cause, logkey.Position, at.Position.T)
+		return 0, nil
+	}
+	l.Metrics.gap(l.ID.Source)
 	l.Log.Error("position lost: started afresh, every counter of the source is marked for a recount",
-		logkey.Lane, l.Name, logkey.Error, cause, logkey.Position, at.Position.T,
+		logkey.Lane, l.ID.String(), logkey.Error, cause, logkey.Position, at.Position.T,
 		logkey.Action, "run the reconciler; counters may be wrong until it has recounted them")
 	return retryAfter, nil
 }
 
-// reasonOf is the short name of an error's cause, as metrics label it.
+// reasonOf is the short name of an error's cause, as metrics and gaps say it.
 func reasonOf(err error) string {
 	for _, known := range []error{err, answered(err)} {
-		for reason, sentinel := range restartReasons {
-			if errors.Is(known, sentinel) {
-				return reason
+		for _, r := range restartReasons {
+			if errors.Is(known, r.sentinel) {
+				return r.name
 			}
 		}
 	}
@@ -111,12 +119,23 @@ func answered(err error) error {
 
 const reasonOther = "other"
 
-var restartReasons = map[string]error{
-	"position_lost":      stream.ErrPositionLost,
-	"collection_changed": stream.ErrCollectionChanged,
-	"expression":         stream.ErrExpression,
-	"unauthorized":       stream.ErrUnauthorized,
-	"interrupted":        stream.ErrInterrupted,
-	"refused":            counter.ErrRefused,
-	"foreign_token":      stream.ErrForeignToken,
+// restartReasons are in the order in which they are looked for: what is said more precisely comes first.
+var restartReasons = []struct {
+	name     string
+	sentinel error
+}{
+	{"checkpoint_missing", checkpoint.ErrMissing},
+	{"checkpoint_went_back", checkpoint.ErrWentBack},
+	{"state_restored", checkpoint.ErrRestored},
+	{"other_cluster", checkpoint.ErrOtherCluster},
+	{counter.ReasonPartitions, checkpoint.ErrPartitions},
+	{"newer_version", checkpoint.ErrNewer},
+	{"state_missing", counter.ErrStates},
+	{"collection_changed", stream.ErrCollectionChanged},
+	{"position_lost", stream.ErrPositionLost},
+	{"expression", stream.ErrExpression},
+	{"unauthorized", stream.ErrUnauthorized},
+	{"interrupted", stream.ErrInterrupted},
+	{"refused", counter.ErrRefused},
+	{"foreign_token", stream.ErrForeignToken},
 }

@@ -16,13 +16,15 @@ type Heart interface {
 
 // State is what a lane publishes about itself. Readers never wait for the database.
 type State struct {
-	mutex   sync.Mutex
-	heart   Heart
-	at      checkpoint.Checkpoint
-	owned   bool
-	broken  map[string]string
-	current time.Time // everything that happened before is applied
-	lastErr error
+	mutex     sync.Mutex
+	heart     Heart
+	at        checkpoint.Checkpoint
+	owned     bool
+	standby   string // the instance that follows instead
+	imagesOff bool
+	broken    map[string]string
+	current   time.Time // everything that happened before is applied
+	lastErr   error
 }
 
 // NewState is a lane that has not begun. heart may be nil.
@@ -31,10 +33,25 @@ func NewState(heart Heart) *State { return &State{heart: heart, lastErr: errors.
 func (s *State) following(at checkpoint.Checkpoint, broken map[string]string) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	s.at, s.owned, s.lastErr, s.broken = at, true, nil, broken
-	if s.current.IsZero() {
-		s.current = time.Unix(int64(at.Position.T), 0)
+	if position := time.Unix(int64(at.Position.T), 0); s.current.IsZero() || s.standby != "" {
+		s.current = position
 	}
+	s.at, s.owned, s.standby, s.lastErr, s.broken = at, true, "", nil, broken
+}
+
+// standingBy notes that another instance follows the lane, or with a problem that none does for this one.
+func (s *State) standingBy(owner string, problem error) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.owned, s.standby, s.lastErr = false, owner, problem
+}
+
+// images notes whether images are on and returns whether they were.
+func (s *State) images(on bool) (were bool) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	were, s.imagesOff = !s.imagesOff, !on
+	return were
 }
 
 func (s *State) left() {
@@ -79,18 +96,20 @@ func (s *State) waiting() {
 
 // View is a lane's published state at one moment.
 type View struct {
-	At      checkpoint.Checkpoint
-	Owned   bool
-	Broken  map[string]string
-	Lag     time.Duration // how old the newest moment is before which everything is applied
-	LastErr error         // why it is not followed, nil when it is
+	At        checkpoint.Checkpoint
+	Owned     bool
+	Standby   string // the instance that follows it instead of this one, "" when none is known to
+	ImagesOff bool
+	Broken    map[string]string
+	Lag       time.Duration // how old the newest moment is before which everything is applied
+	LastErr   error         // why it is not followed, nil when it is or need not be
 }
 
 // View returns the lane's state.
 func (s *State) View() View {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	v := View{At: s.at, Owned: s.owned, Broken: s.broken, LastErr: s.lastErr}
+	v := View{At: s.at, Owned: s.owned, Standby: s.standby, ImagesOff: s.imagesOff, Broken: s.broken, LastErr: s.lastErr}
 	if !s.current.IsZero() {
 		v.Lag = max(0, time.Since(s.current))
 	}

@@ -6,6 +6,7 @@ package logkey
 const (
 	Source     = "source"     // of the source
 	Lane       = "lane"       // of the lane: source, source/N or source/topic/N
+	Owner      = "owner"      // of a lane: host and listen address of an instance
 	Counter    = "counter"    // of the counter
 	Database   = "database"   // of a MongoDB database
 	Collection = "collection" // of a MongoDB collection

@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"driftless/internal/checkpoint"
 	"driftless/internal/counter"
@@ -29,11 +28,22 @@ const (
 	skipInterrupted  = "interrupted"   // the server ended the count of its rows
 )
 
-// standing is where a counter stands at one moment: how far its lane is, and whether it waits for a recount. The two
+// standing is where a counter stands at one moment: how far its lanes are, and whether it waits for a recount. The two
 // belong to one snapshot: a counter that was taken up anew just now must not be judged by its former state.
 type standing struct {
-	at    checkpoint.Checkpoint
+	lanes []checkpoint.Checkpoint // in the order of their partitions
 	state counter.State
+}
+
+// through is the position that all lanes have reached, zero before the first reading.
+func (s standing) through() bson.Timestamp {
+	var oldest bson.Timestamp
+	for _, lane := range s.lanes {
+		if oldest.IsZero() || lane.Position.Before(oldest) {
+			oldest = lane.Position
+		}
+	}
+	return oldest
 }
 
 // view is one reading of a batch at one cut.
@@ -42,39 +52,75 @@ type view struct {
 	documents map[string]counter.Document
 	truths    map[string]counter.Truth
 	tail      map[string]int64
+	laneOf    map[string]int // by key, where there are several lanes
 }
 
-// read takes one cut: checkpoint, state and documents in one snapshot, the rows at the position that these reflect.
+// position is the one at which a key was judged: its own lane's.
+func (v view) position(key bson.RawValue) bson.Timestamp {
+	return v.lanes[v.laneOf[counter.Canonical(key)]].Position
+}
+
+// read takes one cut: checkpoints, state and documents in one snapshot, the rows of every lane's keys at the position that
+// the documents of these reflect.
 func (p *pass) read(ctx context.Context, which counter.Selection) (view, error) {
 	var v view
-	var rows int64
+	var keys [][]bson.RawValue // by lane, where there are several
 	started := time.Now()
 	err := counter.Snapshot(ctx, p.client, bson.Timestamp{}, func(ctx context.Context) (err error) {
 		if v.standing, err = p.stand(ctx); err != nil {
 			return err
 		}
-		v.documents, err = p.definition.Documents(ctx, p.client, which)
+		if v.documents, err = p.definition.Documents(ctx, p.client, which); err == nil && len(v.lanes) > 1 {
+			keys, err = p.definition.KeysByLane(ctx, p.client, which, len(v.lanes))
+		}
 		return err
 	})
 	if err == nil {
-		err = counter.Snapshot(ctx, p.client, v.at.Position, func(ctx context.Context) (err error) {
-			v.truths, rows, err = p.definition.Count(ctx, p.client, which)
-			return err
-		})
+		err = p.count(ctx, &v, which, keys)
 	}
 	if err == nil {
-		err = p.sameRows(ctx)
+		err = p.sameRows(ctx, v.lanes)
 	}
-	v.tail = tailOf(v.at, p.definition.Name)
-	p.report.rows += rows
-	return v, p.verdictOn(err, v.at.Position, time.Since(started))
+	v.tail = tailOf(v.lanes, p.definition.Name)
+	return v, p.verdictOn(err, v.through(), time.Since(started))
 }
 
-func tailOf(at checkpoint.Checkpoint, name string) map[string]int64 {
+// count fills in the truths of the selection. A lane's position says nothing about another lane's keys.
+func (p *pass) count(ctx context.Context, v *view, which counter.Selection, keys [][]bson.RawValue) error {
+	v.truths, v.laneOf = map[string]counter.Truth{}, map[string]int{}
+	if len(v.lanes) == 1 {
+		return p.countAt(ctx, v, v.lanes[0].Position, which)
+	}
+	for lane, keys := range keys {
+		for _, key := range keys {
+			v.laneOf[counter.Canonical(key)] = lane
+		}
+		for _, chunk := range counter.Chunks(keys) {
+			if err := p.countAt(ctx, v, v.lanes[lane].Position, chunk); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *pass) countAt(ctx context.Context, v *view, at bson.Timestamp, which counter.Selection) error {
+	return counter.Snapshot(ctx, p.client, at, func(ctx context.Context) error {
+		truths, rows, err := p.definition.Count(ctx, p.client, which)
+		maps.Copy(v.truths, truths)
+		p.report.rows += rows
+		return err
+	})
+}
+
+// tailOf is what the lanes have applied beyond their positions. A key has one lane.
+func tailOf(lanes []checkpoint.Checkpoint, name string) map[string]int64 {
 	tail := map[string]int64{}
-	for _, d := range at.Tail.Deltas {
-		if d.Counter == name {
-			tail[counter.Canonical(d.Key)] += d.Delta
+	for _, at := range lanes {
+		for _, d := range at.Tail.Deltas {
+			if d.Counter == name {
+				tail[counter.Canonical(d.Key)] += d.Delta
+			}
 		}
 	}
 	return tail
@@ -83,18 +129,25 @@ func tailOf(at checkpoint.Checkpoint, name string) map[string]int64 {
 // stand reads where the counter stands, and says *unjudgedError when it cannot be judged there (I4).
 func (p *pass) stand(ctx context.Context) (standing, error) {
 	d := p.definition
-	at, err := p.checkpoints.Load(ctx, d.Source)
-	if errors.Is(err, checkpoint.ErrNone) {
+	lanes, err := p.checkpoints.Set(ctx, d.Source)
+	switch {
+	case errors.Is(err, checkpoint.ErrNone):
 		return standing{}, &unjudgedError{skipNoCheckpoint, fmt.Sprintf("no incrementer has followed source %s yet: start `incrementer run`", d.Source)}
-	}
-	if err != nil {
+	case errors.Is(err, checkpoint.ErrNewer):
+		return standing{}, &unjudgedError{skipDefinition, err.Error()}
+	case err != nil:
 		return standing{}, err
 	}
 	states, err := p.states.All(ctx)
 	if err != nil {
 		return standing{}, err
 	}
-	return standing{at, states[d.Name]}, judgeable(d, at)
+	for _, lane := range lanes {
+		if err := judgeable(d, lane); err != nil {
+			return standing{}, err
+		}
+	}
+	return standing{lanes, states[d.Name]}, nil
 }
 
 // judgeable returns *unjudgedError when the counter cannot be judged at the checkpoint.
@@ -121,34 +174,28 @@ func (p *pass) waitUntilJudged(ctx context.Context) (s standing, err error) {
 			s, err = p.stand(ctx)
 			return err
 		})
-		if err == nil && p.collection == "" {
-			_ = p.sameRows(ctx) // learns which collection it is; the next look says what is wrong
-			err = p.sameRows(ctx)
+		if err == nil {
+			err = p.sameRows(ctx, s.lanes)
 		}
-		return p.verdictOn(err, s.at.Position, time.Since(started))
+		return p.verdictOn(err, s.through(), time.Since(started))
 	})
 	return s, err
 }
 
-// sameRows returns *unjudgedError when the collection of the rows is not the one that it was at the last look. A snapshot
-// read of a collection that has been dropped or renamed since finds no rows and no error: every counter would be 0.
-func (p *pass) sameRows(ctx context.Context) error {
+// sameRows returns *unjudgedError when the collection of the rows is not the one that the lanes follow. A snapshot read of a
+// collection that has been dropped or renamed since finds no rows and no error: every counter would be 0. Lanes that have
+// noticed that there is none are right about it.
+func (p *pass) sameRows(ctx context.Context, lanes []checkpoint.Checkpoint) error {
 	rows := p.definition.Rows
-	found, err := p.client.Database(rows.Database, options.Database().SetReadPreference(readpref.Primary())).
-		ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: rows.Collection}})
+	uuid, err := p.checkpoints.UUID(ctx, rows.Database, rows.Collection)
 	if err != nil {
-		return fmt.Errorf("look at collection %s.%s: %w", rows.Database, rows.Collection, err)
+		return err
 	}
-	before := p.collection
-	p.collection = ""
-	if len(found) > 0 && found[0].UUID != nil {
-		p.collection = string(found[0].UUID.Data)
-	}
-	switch {
-	case p.collection == "":
-		return &unjudgedError{skipNoRows, fmt.Sprintf("collection %s.%s, whose rows are to be counted, does not exist", rows.Database, rows.Collection)}
-	case p.collection != before:
-		return &unjudgedError{skipNoRows, fmt.Sprintf("collection %s.%s has just been made or replaced", rows.Database, rows.Collection)}
+	for _, lane := range lanes {
+		if lane.Identity.Collection != uuid {
+			return &unjudgedError{skipNoRows, fmt.Sprintf("collection %s.%s, whose rows are to be counted, has just been made, "+
+				"dropped or replaced: waiting for the incrementer to notice", rows.Database, rows.Collection)}
+		}
 	}
 	return nil
 }

@@ -181,10 +181,10 @@ func (f *fixture) lane() *incrementer.Lane {
 	metrics := incrementer.NewMetrics(prometheus.NewRegistry())
 	mine := f.definitions
 	return &incrementer.Lane{
-		Name: sourceName, Source: sourceName, Definitions: mine,
-		Counters: counter.NewLane(sourceName, f.client, f.checkpoints, f.states, mine),
+		ID: checkpoint.LaneID{Source: sourceName}, Definitions: mine,
+		Counters: counter.NewLane(checkpoint.LaneID{Source: sourceName}, f.client, f.checkpoints, f.states, mine),
 		OpenSource: func(ds []*counter.Definition) (stream.Source, error) {
-			stages, err := counter.Pipeline(ds)
+			stages, err := counter.Pipeline(ds, checkpoint.LaneID{})
 			return stream.NewChangeStream(f.client, f.rows.Database().Name(), f.rows.Name(), stages, c.Incrementer.MaxBatchEvents), err
 		},
 		NewApplier: func(ds []*counter.Definition) incrementer.Applier {

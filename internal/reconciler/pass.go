@@ -26,10 +26,9 @@ type pass struct {
 	report     *CounterReport
 	patience   time.Duration // how long to wait for a position that can be judged
 
-	began      standing        // where the counter stood before its touched keys were listed
-	collection string          // identity of the rows' collection at the last look, "" when there was none
-	seen       map[string]bool // keys compared by their mark in the state database, which a page or range may hold as well
-	leftOut    int             // keys and ranges that could not be counted
+	began   standing        // where the counter stood before its touched keys were listed
+	seen    map[string]bool // keys compared by their mark in the state database, which a page or range may hold as well
+	leftOut int             // keys and ranges that could not be counted
 }
 
 // look compares what the options ask for: one key, all keys, or those touched since the last run.

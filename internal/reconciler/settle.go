@@ -112,7 +112,7 @@ func (p *pass) wrong(v view, w verdict) {
 	}
 	p.log.Warn("counter drifted", logkey.Counter, p.definition.Name, logkey.Key, key.String(),
 		logkey.Displayed, w.displayed, logkey.Truth, w.truth, logkey.Drift, w.drift, logkey.Direction, direction(w.drift),
-		logkey.Cause, w.cause, logkey.Position, positionInWords(v.at.Position), logkey.Run, p.run)
+		logkey.Cause, w.cause, logkey.Position, positionInWords(v.position(w.key)), logkey.Run, p.run)
 }
 
 func direction(drift int64) string {
@@ -130,7 +130,7 @@ func positionInWords(t bson.Timestamp) string {
 // conclude finishes the counter's report: how far it is verified, and the summary in the log. Every key that was
 // touched up to the position where the pass began was listed after it, and compared there or later.
 func (p *pass) conclude(ctx context.Context) {
-	through := p.began.at.Position
+	through := p.began.through()
 	whole := p.options.Key.IsZero() && p.report.complete
 	if p.report.complete && !through.IsZero() {
 		p.report.VerifiedThrough = time.Unix(int64(through.T), 0).UTC()
@@ -160,7 +160,7 @@ func (p *pass) backlog(ctx context.Context, whole bool) {
 	}
 	through := p.began.state.VerifiedThrough
 	if whole {
-		through = p.began.at.Position
+		through = p.began.through()
 	}
 	p.metrics.backlog(p.definition.Name, n, through)
 }

@@ -1,0 +1,234 @@
+package incrementer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"driftless/internal/checkpoint"
+	"driftless/internal/logkey"
+)
+
+// Group is this process among the instances that share the lanes: it follows its share, and stands by for the rest.
+type Group struct {
+	Leases *checkpoint.Leases
+	Lanes  []*Lane
+	// Sources is how this instance follows each source, as a hash: those that started before with another one stand back.
+	Sources map[string]string
+	Term    time.Duration // of a lease
+	Log     *slog.Logger
+
+	running map[string]*following
+	ended   chan laneEnd
+	renewed time.Time // when everything was last renewed
+}
+
+// following is a lane that is followed here.
+type following struct {
+	cancel context.CancelFunc
+	giving bool // it drains, to be given back
+}
+
+// laneEnd is why a lane is no longer followed here.
+type laneEnd struct {
+	lane string
+	err  error
+}
+
+const (
+	// lookEvery bounds how long a lane that was given back lies there.
+	lookEvery = time.Second
+	// farewell bounds what giving a lane back may take: its lease runs out anyway.
+	farewell = 5 * time.Second
+)
+
+// Run follows this instance's share of the lanes until ctx ends, or until a lane ends for good. What is in flight is
+// finished and the lanes are given back before it returns.
+func (g *Group) Run(ctx context.Context) error {
+	g.running, g.ended = map[string]*following{}, make(chan laneEnd)
+	defer g.leave(ctx)
+	ticker := time.NewTicker(min(lookEvery, g.Term/10))
+	defer ticker.Stop()
+	g.look(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case end := <-g.ended:
+			if err := g.left(end); err != nil {
+				return err
+			}
+			if ctx.Err() == nil {
+				g.look(ctx)
+			}
+		case <-ticker.C:
+			g.look(ctx)
+		}
+	}
+}
+
+// leave lets the lanes drain, waits for them and signs off.
+func (g *Group) leave(ctx context.Context) {
+	for _, f := range g.running {
+		f.cancel()
+	}
+	for len(g.running) > 0 {
+		_ = g.left(<-g.ended)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	defer cancel()
+	if err := g.Leases.Leave(ctx); err != nil {
+		g.Log.Warn("instance not signed off, its lanes are free when their leases run out", logkey.Error, err)
+	}
+}
+
+// left notes that a lane is no longer followed here. It returns the error of one that ended for good.
+func (g *Group) left(end laneEnd) error {
+	g.running[end.lane].cancel()
+	delete(g.running, end.lane)
+	switch {
+	case errors.Is(end.err, context.Canceled):
+		return nil
+	case errors.Is(end.err, checkpoint.ErrNotHeld):
+		g.Log.Warn("lane lost to another instance: on standby", logkey.Lane, end.lane, logkey.Cause, end.err)
+		return nil
+	default:
+		return end.err
+	}
+}
+
+// look renews what is due, and takes and gives back lanes. A database that is away is looked for again; the lanes look
+// after themselves.
+func (g *Group) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, g.Term)
+	defer cancel()
+	if err := g.renew(ctx); err != nil {
+		g.idle(func(*Lane) (string, error) { return "", err })
+		return
+	}
+	roster, err := g.Leases.Roster(ctx)
+	if err != nil {
+		g.idle(func(*Lane) (string, error) { return "", err })
+		return
+	}
+	var ids []checkpoint.LaneID
+	for _, l := range g.Lanes {
+		ids = append(ids, l.ID)
+	}
+	g.follow(ctx, roster, assign(ids, roster))
+}
+
+// errSuperseded means: this process has been replaced.
+var errSuperseded = errors.New("another process of the same name has started since and has the lanes: " +
+	"give every instance a host name or an incrementer.listen of its own")
+
+// renew keeps the registration and the leases, three times a term.
+func (g *Group) renew(ctx context.Context) error {
+	if time.Since(g.renewed) < g.Term/3 {
+		return nil
+	}
+	began := time.Now()
+	ours, err := g.Leases.Register(ctx, g.Sources)
+	if err != nil {
+		return err
+	}
+	if !ours {
+		for lane := range g.running {
+			g.give(lane, errSuperseded.Error())
+		}
+		return errSuperseded
+	}
+	for lane := range g.running {
+		if err := g.Leases.Renew(ctx, lane); err != nil && !errors.Is(err, checkpoint.ErrNotHeld) { // which the roster shows
+			return err
+		}
+	}
+	g.renewed = began
+	return nil
+}
+
+// follow brings what this instance follows in line with the assignment.
+func (g *Group) follow(ctx context.Context, roster checkpoint.Roster, a assignment) {
+	refused := map[string]error{}
+	for _, l := range g.Lanes {
+		name := l.ID.String()
+		lease := roster.Leases[name]
+		_, running := g.running[name]
+		mine := a.owners[name] == g.Leases.Self()
+		switch {
+		case running && !g.Leases.Mine(lease):
+			g.give(name, "another instance has taken it")
+		case running && !mine:
+			g.give(name, "it is "+a.owners[name]+"'s share")
+		case !running && mine:
+			refused[name] = g.take(ctx, l, lease)
+		}
+	}
+	g.idle(func(l *Lane) (string, error) {
+		name, source := l.ID.String(), l.ID.Source
+		owner := a.owners[name]
+		if lease := roster.Leases[name]; lease.Held {
+			owner = lease.Owner
+		}
+		if newest := a.newest[source]; newest.Sources[source] != g.Sources[source] {
+			return owner, fmt.Errorf("instance %s, which started later, has another configuration of source %s: "+
+				"give both the same file and restart the older one, or give one of them another state_database", newest.Name, source)
+		}
+		return owner, refused[name]
+	})
+}
+
+// idle publishes about each lane that is not followed here who follows it, and what is wrong with that.
+func (g *Group) idle(why func(*Lane) (owner string, problem error)) {
+	for _, l := range g.Lanes {
+		if _, running := g.running[l.ID.String()]; running {
+			continue
+		}
+		owner, problem := why(l)
+		if owner == g.Leases.Self() {
+			owner = ""
+		}
+		if before := l.State.View(); owner != "" && owner != before.Standby {
+			g.Log.Info("on standby", logkey.Lane, l.ID.String(), logkey.Owner, owner)
+		} else if problem != nil && (before.LastErr == nil || before.LastErr.Error() != problem.Error()) {
+			g.Log.Warn("lane not followed", logkey.Lane, l.ID.String(), logkey.Error, problem)
+		}
+		l.State.standingBy(owner, problem)
+		l.State.waiting()
+	}
+}
+
+// take begins to follow a lane when its lease can be had.
+func (g *Group) take(ctx context.Context, l *Lane, before checkpoint.Lease) error {
+	name := l.ID.String()
+	if taken, err := g.Leases.Acquire(ctx, name); err != nil || !taken {
+		return err // another look comes
+	}
+	g.Log.Info("lane taken", logkey.Lane, name, "before", before.Owner)
+	// It ends when it is told to, so that its lease is given back after it has drained.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	g.running[name] = &following{cancel: cancel}
+	go func() {
+		err := l.Run(ctx)
+		leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+		defer cancel()
+		if err := g.Leases.Release(leaving, name); err != nil {
+			g.Log.Warn("lane not given back, it is free when its lease runs out", logkey.Lane, name, logkey.Error, err)
+		}
+		g.ended <- laneEnd{name, err}
+	}()
+	return nil
+}
+
+// give has a lane drain; it is given back then.
+func (g *Group) give(lane, why string) {
+	f := g.running[lane]
+	if f.giving {
+		return
+	}
+	f.giving = true
+	g.Log.Info("giving lane back", logkey.Lane, lane, logkey.Reason, why)
+	f.cancel()
+}
