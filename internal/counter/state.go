@@ -134,12 +134,14 @@ func (s *States) Activate(ctx context.Context, state State) (bool, error) {
 	return result.MatchedCount == 1, nil
 }
 
-// Verified records the position through which all touched keys of a counter have been compared.
-func (s *States) Verified(ctx context.Context, name string, through bson.Timestamp) error {
-	_, err := s.db.Collection(StatesCollection).UpdateOne(ctx, one("_id", name),
+// Verified records the position through which all touched keys of a counter have been compared, as long as the record
+// is of the same definition.
+func (s *States) Verified(ctx context.Context, state State, through bson.Timestamp) error {
+	_, err := s.db.Collection(StatesCollection).UpdateOne(ctx,
+		bson.D{{Key: "_id", Value: state.Name}, {Key: "hash", Value: state.Hash}},
 		bson.D{{Key: "$max", Value: one("verified_through", through)}})
 	if err != nil {
-		return fmt.Errorf("record verification of counter %s: %w", name, err)
+		return fmt.Errorf("record verification of counter %s: %w", state.Name, err)
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 // Reasons for which a counter, or a part of it, is not judged.
 const (
 	skipNoCheckpoint = "no_checkpoint" // no incrementer has followed its source yet
-	skipDefinition   = "definition"    // the incrementer counts by another definition
+	skipDefinition   = "definition"    // the incrementer, or its record in the state database, is of another definition
 	skipBroken       = "broken"        // its expression fails on the server
 	skipPosition     = "position"      // the incrementer took it up a moment ago
 	skipTail         = "tail"          // a transaction too large to list is under way
@@ -146,6 +146,9 @@ func (p *pass) stand(ctx context.Context) (standing, error) {
 		if err := judgeable(d, lane); err != nil {
 			return standing{}, err
 		}
+	}
+	if err := recorded(d, states[d.Name]); err != nil {
+		return standing{}, err
 	}
 	return standing{lanes, states[d.Name]}, nil
 }

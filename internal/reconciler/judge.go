@@ -63,6 +63,19 @@ func marked(readings map[string]reading, marks []counter.Touched) map[string]rea
 	return listed
 }
 
+// recorded returns *unjudgedError unless the counter's record in the state database is of this very counter: it says
+// whether a first recount is still due, and another counter's would be believed.
+func recorded(d *counter.Definition, s counter.State) error {
+	switch s.Hash {
+	case d.Hash:
+		return nil
+	case "":
+		return &unjudgedError{skipDefinition, "it has no record in the state database: restart `incrementer run`, which asks for its recount again"}
+	default:
+		return &unjudgedError{skipDefinition, "another deployment counts another counter of this name with the same state database: rename one of the two, or give one another mongodb.state_database"}
+	}
+}
+
 // reasonOf is the cause that is on record for a counter.
 func reasonOf(s counter.State) Cause {
 	if s.State != counter.Rebasing {

@@ -136,7 +136,7 @@ func (p *pass) conclude(ctx context.Context) {
 		p.report.VerifiedThrough = time.Unix(int64(through.T), 0).UTC()
 	}
 	if whole && !p.options.DryRun && !through.IsZero() {
-		if err := p.states.Verified(context.WithoutCancel(ctx), p.definition.Name, through); err != nil {
+		if err := p.states.Verified(context.WithoutCancel(ctx), p.began.state, through); err != nil {
 			p.log.Warn("verified position not recorded", logkey.Counter, p.definition.Name, logkey.Error, err)
 		}
 	}
