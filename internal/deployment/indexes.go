@@ -116,6 +116,9 @@ func (p *planner) index(ctx context.Context, database, collection string, wanted
 		p.add(why, Privilege{database, collection, []string{"createIndex"}}, create,
 			"create index %s on %s.%s", wanted.Name, database, collection)
 	case !have[at].is(wanted):
+		if why == rebuilds {
+			why = counts // nobody replaces it but setup
+		}
 		p.add(why, Privilege{database, collection, []string{"createIndex", "dropIndex"}}, func(ctx context.Context) error {
 			if err := view.DropOne(ctx, wanted.Name); err != nil {
 				return err

@@ -32,9 +32,10 @@ type Step struct {
 type missing int
 
 const (
-	slows   missing = iota // nothing: recounts are dear without it
-	follows                // an incrementer cannot follow the rows
-	counts                 // neither program can do its work
+	slows    missing = iota // nothing: recounts are dear without it
+	rebuilds                // nothing: it was there once, and the programs make it and what it held again
+	follows                 // an incrementer cannot follow the rows
+	counts                  // neither program can do its work
 )
 
 // ErrNotSetUp means that something was to run before setup.
@@ -43,7 +44,12 @@ var ErrNotSetUp = errors.New("not set up")
 // Plan lists what is missing for the configuration, in the order in which it can be done. Its errors are what no setup
 // can create: a collection that is not there, or one that cannot be used. Do nothing then, since a name may be misspelt.
 func Plan(ctx context.Context, client *mongo.Client, c *config.Config, definitions []*counter.Definition) ([]Step, error) {
-	p := planner{client: client, known: map[string]bool{}, rowsBy: map[string][]existingIndex{}}
+	return plan(ctx, client, c, definitions, nil)
+}
+
+// plan is Plan for counters of which some have been counted before, by what the state database says.
+func plan(ctx context.Context, client *mongo.Client, c *config.Config, definitions []*counter.Definition, states map[string]counter.State) ([]Step, error) {
+	p := planner{client: client, states: states, known: map[string]bool{}, rowsBy: map[string][]existingIndex{}}
 	var faults []error
 	for _, s := range c.Sources {
 		if s.ChangeStream != nil {
@@ -63,11 +69,15 @@ func Ready(ctx context.Context, client *mongo.Client, c *config.Config, definiti
 	if err := Permitted(ctx, client, Privileges(c, definitions, use)); err != nil {
 		return err
 	}
-	steps, err := Plan(ctx, client, c, definitions)
+	states, err := counter.NewStates(client, c.MongoDB.StateDatabase).All(ctx)
 	if err != nil {
 		return err
 	}
-	required := slices.DeleteFunc(steps, func(s Step) bool { return s.missing == slows || s.missing == follows && use != Follow })
+	steps, err := plan(ctx, client, c, definitions, states)
+	if err != nil {
+		return err
+	}
+	required := slices.DeleteFunc(steps, func(s Step) bool { return s.missing < follows || s.missing == follows && use != Follow })
 	if len(required) == 0 {
 		return nil
 	}
@@ -83,6 +93,7 @@ func andMore(n int) string {
 
 type planner struct {
 	client *mongo.Client
+	states map[string]counter.State // by counter
 	steps  []Step
 	known  map[string]bool            // what already has a step
 	rowsBy map[string][]existingIndex // planned on a collection of rows, by database and collection
@@ -143,16 +154,24 @@ func (p *planner) images(ctx context.Context, s config.Source) error {
 }
 
 // target makes the counter documents' collection and the index of their marks, unless it is one that cannot hold them.
+// What has been counted before had both: a target that is gone since must not keep the programs from starting, or nobody
+// would count again what it held.
 func (p *planner) target(ctx context.Context, d *counter.Definition) error {
 	t := d.Target
+	why := counts
+	if p.states[d.Name].Hash == d.Hash {
+		why = rebuilds
+	}
 	spec, err := p.collection(ctx, t.Database, t.Collection)
 	switch {
 	case err != nil:
 		return err
+	case spec == nil && !t.Upsert && why == rebuilds:
+		return nil // the application's to make again
 	case spec == nil && !t.Upsert:
 		return fmt.Errorf("%s: counter %s: target collection %s.%s does not exist: create it, or set upsert: true", d.Pos, d.Name, t.Database, t.Collection)
 	case spec == nil:
-		p.create(t.Database, t.Collection)
+		p.create(why, t.Database, t.Collection)
 	default:
 		if fault := unfit(spec); fault != "" {
 			return fmt.Errorf("%s: counter %s: target collection %s.%s %s", d.Pos, d.Name, t.Database, t.Collection, fault)
@@ -161,7 +180,7 @@ func (p *planner) target(ctx context.Context, d *counter.Definition) error {
 	if !t.Upsert {
 		return nil // its marks stand in the state database
 	}
-	return p.index(ctx, t.Database, t.Collection, d.TouchedIndex(), counts)
+	return p.index(ctx, t.Database, t.Collection, d.TouchedIndex(), why)
 }
 
 // unfit says why a collection cannot hold counter documents, "" when it can.
@@ -180,8 +199,8 @@ func unfit(spec *mongo.CollectionSpecification) string {
 	}
 }
 
-func (p *planner) create(database, name string) {
-	p.add(counts, Privilege{database, name, []string{"createCollection"}}, func(ctx context.Context) error {
+func (p *planner) create(why missing, database, name string) {
+	p.add(why, Privilege{database, name, []string{"createCollection"}}, func(ctx context.Context) error {
 		err := p.client.Database(database).CreateCollection(ctx, name)
 		if stream.HasCode(err, codeNamespaceExists) {
 			return nil // somebody was faster
@@ -227,7 +246,7 @@ func (p *planner) stateDatabase(ctx context.Context, database string) error {
 			return err
 		}
 		if spec == nil {
-			p.create(database, name)
+			p.create(counts, database, name)
 		}
 	}
 	return p.index(ctx, database, counter.TouchedCollection, counter.TouchedByCounter(), slows)

@@ -256,3 +256,53 @@ func TestRowsThatAreMissingGetNoIndex(t *testing.T) {
 		t.Errorf("Plan = %v", err)
 	}
 }
+
+// What was counted once is made again by the programs: a target that was dropped while they were stopped must not keep
+// them from starting, whatever restarts them.
+func TestATargetThatIsGoneKeepsNoProgramFromStarting(t *testing.T) {
+	t.Parallel()
+	for name, upsert := range map[string]bool{"ours": true, "the application's": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.config.Counters[0].Target.Upsert = upsert
+			s.define()
+			s.command(bson.D{{Key: "create", Value: "post_counters"}})
+			s.setUp()
+			s.command(bson.D{{Key: "drop", Value: "post_counters"}})
+			uses := []Use{Follow, Verify, Reconcile}
+			for _, use := range uses {
+				if err := s.ready(use); err == nil {
+					t.Errorf("Ready for use %d, and nothing was ever counted there: the name may be misspelt", use)
+				}
+			}
+			states := counter.NewStates(s.client, s.state)
+			if err := states.Mark(t.Context(), s.definitions[0], counter.ReasonNew); err != nil {
+				t.Fatal(err)
+			}
+			for _, use := range uses {
+				if err := s.ready(use); err != nil {
+					t.Errorf("Ready for use %d: %v", use, err)
+				}
+			}
+			if upsert {
+				s.wantPlan("create collection app.post_counters", touchedIndex)
+			}
+			s.command(bson.D{{Key: "create", Value: "post_counters"}}) // as the application does
+			for _, use := range uses {
+				if err := s.ready(use); err != nil {
+					t.Errorf("Ready for use %d without the index: %v", use, err)
+				}
+			}
+			second := s.config.Counters[0]
+			second.Name, second.Target.Collection = "more_comments_per_post", "more_counters"
+			s.config.Counters = append(s.config.Counters, second)
+			s.define()
+			for _, use := range uses {
+				if err := s.ready(use); err == nil {
+					t.Errorf("Ready for use %d with a counter that was never set up", use)
+				}
+			}
+		})
+	}
+}
