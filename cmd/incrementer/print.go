@@ -129,6 +129,7 @@ var reasons = map[string]string{
 	counter.ReasonBroken:       "broken: its expression failed",
 	counter.ReasonPartitions:   "partitions: its source was divided anew",
 	counter.ReasonReset:        "reset: its checkpoint was moved",
+	counter.ReasonTarget:       "target changed: its documents are gone",
 }
 
 func reason(c counterState) string {

@@ -59,7 +59,7 @@ dead letters: 3 (increments that their document could not take; mend the documen
 }
 
 func TestEveryReasonHasWords(t *testing.T) {
-	for _, code := range []string{counter.ReasonNew, counter.ReasonChanged, counter.ReasonGap, counter.ReasonMissingImage, counter.ReasonBroken, counter.ReasonPartitions, counter.ReasonReset} {
+	for _, code := range []string{counter.ReasonNew, counter.ReasonChanged, counter.ReasonGap, counter.ReasonMissingImage, counter.ReasonBroken, counter.ReasonPartitions, counter.ReasonReset, counter.ReasonTarget} {
 		if reason(counterState{State: counter.Rebasing, Reason: code}) == code {
 			t.Errorf("no words for %s", code)
 		}

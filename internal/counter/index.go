@@ -1,7 +1,12 @@
 package counter
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"slices"
+
+	"driftless/internal/stream"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -31,6 +36,32 @@ func (d *Definition) TouchedIndex() Index {
 		Keys:    bson.D{{Key: d.Own(FieldTouched), Value: 1}, {Key: "_id", Value: 1}},
 		Partial: one(d.Own(FieldTouched), true),
 	}
+}
+
+// ErrNoTouchedIndex means: the index that touched keys are listed by is not there.
+var ErrNoTouchedIndex = errors.New("the index of the touched keys is gone")
+
+// orNoIndex turns the server's answer to a hint that fits no index into ErrNoTouchedIndex.
+func (d *Definition) orNoIndex(err error) error {
+	const badValue = 2 // the only one in these reads that can be bad is the hint
+	if !stream.HasCode(err, badValue) {
+		return err
+	}
+	return fmt.Errorf("%w: run `incrementer setup` to have %s on %s.%s again, or grant createIndex there to the user of `reconciler run`, which then makes it",
+		ErrNoTouchedIndex, d.TouchedIndex().Name, d.Target.Database, d.Target.Collection)
+}
+
+// MakeTouchedIndex makes the index of the touched keys where there is none of its name, and the collection with it. It
+// reports whether it did.
+func (d *Definition) MakeTouchedIndex(ctx context.Context, client *mongo.Client) (made bool, err error) {
+	wanted := d.TouchedIndex()
+	view := d.targets(client).Indexes()
+	have, err := view.ListSpecifications(ctx)
+	if err != nil || slices.ContainsFunc(have, func(i mongo.IndexSpecification) bool { return i.Name == wanted.Name }) {
+		return false, err
+	}
+	_, err = view.CreateOne(ctx, wanted.Model())
+	return err == nil, err
 }
 
 // RowsIndex is the index that answers a recount without fetching a row, unless count_if looks at further fields.

@@ -31,13 +31,14 @@ const (
 
 // Reasons of a recount.
 const (
-	ReasonNew          = "new"           // never counted, or counted by nobody for a while
-	ReasonChanged      = "changed"       // its definition differs from the one it was counted by
-	ReasonGap          = "gap"           // events were lost
-	ReasonMissingImage = "missing_image" // an event came without the image that tells what it did
-	ReasonBroken       = "broken"        // its expression fails on the server
-	ReasonPartitions   = "partitions"    // its source is divided into another number of lanes
-	ReasonReset        = "reset"         // an operator moved the checkpoint
+	ReasonNew          = "new"            // never counted, or counted by nobody for a while
+	ReasonChanged      = "changed"        // its definition differs from the one it was counted by
+	ReasonGap          = "gap"            // events were lost
+	ReasonMissingImage = "missing_image"  // an event came without the image that tells what it did
+	ReasonBroken       = "broken"         // its expression fails on the server
+	ReasonPartitions   = "partitions"     // its source is divided into another number of lanes
+	ReasonReset        = "reset"          // an operator moved the checkpoint
+	ReasonTarget       = "target_changed" // the collection of its documents was dropped, replaced or emptied
 )
 
 // State is what the state database knows about one counter.
@@ -49,7 +50,10 @@ type State struct {
 	Epoch  bson.ObjectID `bson:"epoch"`            // new with every reason for a recount
 	// VerifiedThrough is the position through which every touched key has been compared.
 	VerifiedThrough bson.Timestamp `bson:"verified_through,omitempty"`
-	UpdatedAt       time.Time      `bson:"updated_at"`
+	// Target is what the last complete pass saw of the target collection, nil before the first. Between full passes its
+	// count only grows, so that documents that go little by little are missed as well.
+	Target    *Sighting `bson:"target,omitempty"`
+	UpdatedAt time.Time `bson:"updated_at"`
 }
 
 // Rebased reports whether what a recount changes says nothing about drift, since nobody promised the value before.

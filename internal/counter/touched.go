@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"driftless/internal/stream"
-
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -58,6 +56,7 @@ func (d *Definition) MarkedApart(client *mongo.Client, states *States, size int)
 }
 
 // Next returns the next page, empty at the end. After an error it can be called again, for the same page.
+// ErrNoTouchedIndex: the marks in the documents cannot be listed.
 func (t *TouchedKeys) Next(ctx context.Context) ([]Touched, error) {
 	for !t.end {
 		read := t.marks
@@ -65,13 +64,8 @@ func (t *TouchedKeys) Next(ctx context.Context) ([]Touched, error) {
 			read = t.markedDocuments
 		}
 		page, err := read(ctx)
-		const badValue = 2 // the only one here that can be bad is the hint
-		if stream.HasCode(err, badValue) {
-			return nil, fmt.Errorf("index %s of the touched keys is gone: run `incrementer setup`, then `reconciler run --once --full --counter %s`",
-				t.definition.TouchedIndex().Name, t.definition.Name)
-		}
 		if err != nil {
-			return nil, fmt.Errorf("list touched keys of %s: %w", t.definition.Name, err)
+			return nil, fmt.Errorf("list touched keys of %s: %w", t.definition.Name, t.definition.orNoIndex(err))
 		}
 		if len(page) < t.size {
 			t.end = t.documents || t.apart
@@ -143,7 +137,7 @@ func (t *TouchedKeys) markedDocuments(ctx context.Context) ([]Touched, error) {
 	return page, nil
 }
 
-// TouchedBacklog counts the touched keys, up to limit.
+// TouchedBacklog counts the touched keys, up to limit. ErrNoTouchedIndex: only a scan of all documents could tell.
 func (d *Definition) TouchedBacklog(ctx context.Context, client *mongo.Client, states *States, limit int64) (int64, error) {
 	n, err := states.db.Collection(TouchedCollection).CountDocuments(ctx, one("counter", d.Name), options.Count().SetLimit(limit))
 	if err != nil || !d.Target.Upsert {
@@ -151,5 +145,5 @@ func (d *Definition) TouchedBacklog(ctx context.Context, client *mongo.Client, s
 	}
 	m, err := d.targets(client).CountDocuments(ctx, one(d.Own(FieldTouched), true), options.Count().
 		SetHint(d.TouchedIndex().Name).SetCollation(simple).SetLimit(limit))
-	return n + m, err
+	return n + m, d.orNoIndex(err)
 }

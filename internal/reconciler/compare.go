@@ -14,11 +14,12 @@ type Cause string
 // Causes.
 const (
 	CauseUnknown      Cause = "unknown"
-	CauseEdited       Cause = "edited"        // base or live was written by somebody else: total bears witness
-	CauseNoDocument   Cause = "no document"   // there are rows, and nothing to display them
-	CauseGap          Cause = "gap"           // events were lost, and it is recorded
-	CauseMissingImage Cause = "missing image" // an event came without the image that tells what it did
-	CauseSetApart     Cause = "set apart"     // the document could not take an increment
+	CauseEdited       Cause = "edited"         // base or live was written by somebody else: total bears witness
+	CauseNoDocument   Cause = "no document"    // there are rows, and nothing to display them
+	CauseGap          Cause = "gap"            // events were lost, and it is recorded
+	CauseMissingImage Cause = "missing image"  // an event came without the image that tells what it did
+	CauseSetApart     Cause = "set apart"      // the document could not take an increment
+	CauseTarget       Cause = "target_changed" // the collection of the documents was dropped, replaced or emptied
 )
 
 // reading is everything about one key at one position.
@@ -37,6 +38,7 @@ type verdict struct {
 	cause            Cause
 	totalAlone       bool   // base + live is right, and displayed is total
 	recurring        bool   // wrong although it has been repaired before
+	anew             bool   // wrong, and without a document, or with one that increments alone have made since the last run
 	skip, why        string // why the key could not be judged: the reason, and in words
 	marked           bool   // something makes the next run look at it
 	repair           *counter.Repair
@@ -90,7 +92,7 @@ func compare(r reading, upsert bool, state counter.State) verdict {
 	}
 	v.drift = v.displayed - v.truth
 	if v.drift != 0 {
-		v.recurring = d.Drifted
+		v.recurring, v.anew = d.Drifted, d.Repair.IsZero() && d.Base == 0
 		v.cause = cause(r, v, upsert, reasonOf(state))
 	}
 	if v.drift != 0 || v.marked {

@@ -26,6 +26,8 @@ const (
 	skipStale        = "stale"         // the position is older than the snapshots that the server keeps
 	skipNoRows       = "no_rows"       // the collection of its rows is gone, or was replaced a moment ago
 	skipInterrupted  = "interrupted"   // the server ended the count of its rows
+	skipNoTarget     = "no_target"     // the collection of its documents is gone, or was replaced a moment ago
+	skipNoIndex      = "no_index"      // the index of its touched keys is gone
 )
 
 // standing is where a counter stands at one moment: how far its lanes are, and whether it waits for a recount. The two

@@ -18,7 +18,7 @@ func (p *pass) judge(v view, marks []counter.Touched) []verdict {
 		}
 		r := readings[key]
 		p.seen[key] = !r.mark.Stamp.IsZero()
-		verdicts = append(verdicts, compare(r, p.definition.Target.Upsert, v.state))
+		verdicts = append(verdicts, compare(r, p.definition.Target.Upsert, p.asSighted(v.state)))
 	}
 	return verdicts
 }
@@ -70,7 +70,7 @@ func recorded(d *counter.Definition, s counter.State) error {
 	case d.Hash:
 		return nil
 	case "":
-		return &unjudgedError{skipDefinition, "it has no record in the state database: restart `incrementer run`, which asks for its recount again"}
+		return &unjudgedError{skipDefinition, "it has no record in the state database: `incrementer run`, while it runs, asks for its recount again"}
 	default:
 		return &unjudgedError{skipDefinition, "another deployment counts another counter of this name with the same state database: rename one of the two, or give one another mongodb.state_database"}
 	}
@@ -86,6 +86,8 @@ func reasonOf(s counter.State) Cause {
 		return CauseGap
 	case counter.ReasonMissingImage:
 		return CauseMissingImage
+	case counter.ReasonTarget:
+		return CauseTarget
 	default:
 		return ""
 	}

@@ -28,7 +28,7 @@ type Metrics struct {
 // skipReasons are the values of the reason label.
 var skipReasons = []string{
 	skipBadField, skipBadSum, skipNoDocument, skipNoCheckpoint, skipDefinition, skipBroken, skipPosition, skipTail,
-	skipStale, skipNoRows, skipInterrupted, skipRaced, skipRefused,
+	skipStale, skipNoRows, skipInterrupted, skipNoTarget, skipNoIndex, skipRaced, skipRefused,
 }
 
 // NewMetrics registers the reconciler's metrics, every series of the given counters from the start.

@@ -25,6 +25,7 @@ type pass struct {
 	described  *int // drifted keys that the run has logged one by one
 	report     *CounterReport
 	patience   time.Duration // how long to wait for a position that can be judged
+	target     target
 
 	began   standing        // where the counter stood before its touched keys were listed
 	seen    map[string]bool // keys compared by their mark in the state database, which a page or range may hold as well
@@ -33,22 +34,48 @@ type pass struct {
 
 // look compares what the options ask for: one key, all keys, or those touched since the last run.
 func (p *pass) look(ctx context.Context) error {
+	if p.target.err != nil {
+		return p.target.err
+	}
 	var err error
 	if p.began, err = p.waitUntilJudged(ctx); err != nil {
 		return err
 	}
-	switch {
-	case !p.options.Key.IsZero():
+	if !p.options.Key.IsZero() {
 		return p.keys(ctx, []counter.Touched{{Key: p.options.Key}})
-	case p.options.Full || p.began.state.State == counter.Rebasing:
-		return p.full(ctx)
-	default:
-		return p.pages(ctx, p.definition.Touched(p.client, p.states, p.settings.BatchKeys))
 	}
+	if err := p.prepare(ctx); err != nil {
+		return err
+	}
+	full := p.options.Full || p.asSighted(p.began.state).State == counter.Rebasing
+	if full {
+		err = p.full(ctx)
+	} else {
+		err = p.pages(ctx, p.definition.Touched(p.client, p.states, p.settings.BatchKeys))
+	}
+	if err == nil {
+		err = p.sameTarget(ctx)
+	}
+	if err != nil || p.options.DryRun || p.leftOut > 0 {
+		return err
+	}
+	return p.finish(ctx, full)
 }
 
-// full compares every key, range by range: keys of rows and of counter documents. When every row could be counted, the
-// counter is active: what was set apart is marked, and needs no second look at all the others.
+// finish records a pass in which every row could be counted. After a full one the counter is active: what was set apart
+// is marked, and needs no second look at all the others.
+func (p *pass) finish(ctx context.Context, full bool) error {
+	if p.emptied() {
+		return p.states.MarkLost(ctx, p.began.state)
+	}
+	if err := p.keepSighting(ctx, full); err != nil || p.began.state.State != counter.Rebasing {
+		return err
+	}
+	_, err := p.states.Activate(ctx, p.began.state)
+	return err
+}
+
+// full compares every key, range by range: keys of rows and of counter documents.
 func (p *pass) full(ctx context.Context) error {
 	// Marks first: those that a pass over the documents does not clear stand in the state database.
 	if err := p.pages(ctx, p.definition.MarkedApart(p.client, p.states, p.settings.BatchKeys)); err != nil {
@@ -68,11 +95,7 @@ func (p *pass) full(ctx context.Context) error {
 		}
 	}
 	p.rowsWithoutKey(ctx)
-	if p.options.DryRun || p.leftOut > 0 || p.began.state.State != counter.Rebasing {
-		return nil
-	}
-	_, err = p.states.Activate(ctx, p.began.state)
-	return err
+	return nil
 }
 
 // pages compares a list of touched keys.
@@ -83,6 +106,9 @@ func (p *pass) pages(ctx context.Context, list *counter.TouchedKeys) error {
 			page, err = list.Next(ctx)
 			return err
 		})
+		if errors.Is(err, counter.ErrNoTouchedIndex) {
+			return &unjudgedError{skipNoIndex, err.Error()}
+		}
 		if err != nil || len(page) == 0 {
 			return err
 		}

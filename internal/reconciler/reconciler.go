@@ -67,14 +67,21 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 	var failure error
 	described := 0
 	away := map[string]bool{} // sources whose incrementer has been waited for in vain: once a run is enough
-	for _, d := range r.definitions {
-		if o.Counter != "" && o.Counter != d.Name {
-			continue
-		}
-		pass := &pass{
+	passes := make([]*pass, len(r.definitions))
+	for i, d := range r.definitions {
+		passes[i] = &pass{
 			Reconciler: r, options: o, definition: d, run: report.Run, described: &described, seen: map[string]bool{},
 			report:   &CounterReport{Counter: d.Name, Skipped: map[string]int64{}, Drifted: []Drifted{}, complete: true},
 			patience: r.settings.JudgeTimeout,
+		}
+		if o.Key.IsZero() {
+			passes[i].target.err = passes[i].sight(ctx)
+		}
+	}
+	for _, pass := range passes {
+		d := pass.definition
+		if o.Counter != "" && o.Counter != d.Name {
+			continue
 		}
 		if away[d.Source] {
 			pass.patience = time.Nanosecond // one look

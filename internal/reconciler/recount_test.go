@@ -2,7 +2,6 @@ package reconciler
 
 import (
 	"math"
-	"strings"
 	"testing"
 	"time"
 
@@ -353,19 +352,5 @@ func TestTotalIsMadeRightWhereItIsNamedAnewOrEdited(t *testing.T) {
 	}
 	if c := only(t, f.run(r, Options{Counter: counterName, Full: true})); c.Drift.Keys != 0 {
 		t.Errorf("want no drift after the repair: %+v", *c)
-	}
-}
-
-func TestTouchedIndexThatIsGoneIsSaidWithWhatToDo(t *testing.T) {
-	t.Parallel()
-	f := setUp(t, twoCounters)
-	f.comment("a", 1)
-	f.start()
-	r := f.reconciler(equipment{})
-	f.activate(r)
-	index := f.definitions[0].TouchedIndex().Name
-	f.check(f.client.Database(f.definitions[0].Target.Database).Collection(f.definitions[0].Target.Collection).Indexes().DropOne(t.Context(), index))
-	if _, err := r.RunOnce(t.Context(), Options{Counter: counterName}); err == nil || !strings.Contains(err.Error(), "run `incrementer setup`") {
-		t.Errorf("error %v, want one that says to run setup", err)
 	}
 }

@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -103,6 +104,9 @@ func (p *pass) wrong(v view, w verdict) {
 	if w.recurring {
 		p.report.recurring++
 	}
+	if w.anew {
+		p.report.anew++
+	}
 	p.report.Drift.add(w.drift)
 	p.metrics.drifted(p.definition.Name, w.drift)
 	key := ExtendedJSON{w.key}
@@ -154,6 +158,9 @@ func (p *pass) conclude(ctx context.Context) {
 // through has been compared.
 func (p *pass) backlog(ctx context.Context, whole bool) {
 	n, err := p.definition.TouchedBacklog(ctx, p.client, p.states, maxBacklog)
+	if errors.Is(err, counter.ErrNoTouchedIndex) {
+		return // told already
+	}
 	if err != nil {
 		p.log.Warn("touched keys not counted", logkey.Counter, p.definition.Name, logkey.Error, err)
 		return
