@@ -42,7 +42,7 @@ type CounterReport struct {
 
 	rows      int64
 	recurring int64 // keys that drifted although they had been repaired before
-	anew      int64 // keys that drifted and have no document, or one that increments alone have made
+	anew      int64 // repaired keys that had no document, or one that increments alone had made
 	complete  bool  // every key that was to be judged has been
 }
 

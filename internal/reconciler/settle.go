@@ -65,6 +65,9 @@ func (p *pass) repair(ctx context.Context, verdicts []verdict) (again []bson.Raw
 		switch {
 		case outcome.Applied && verdict.drift != 0:
 			p.report.Repaired++
+			if verdict.anew {
+				p.report.anew++
+			}
 		case outcome.Applied:
 		case outcome.Refused != "":
 			verdict.skip, verdict.why = skipRefused, outcome.Refused
@@ -103,9 +106,6 @@ func (p *pass) wrong(v view, w verdict) {
 	}
 	if w.recurring {
 		p.report.recurring++
-	}
-	if w.anew {
-		p.report.anew++
 	}
 	p.report.Drift.add(w.drift)
 	p.metrics.drifted(p.definition.Name, w.drift)
