@@ -40,31 +40,60 @@ func NewChangeStream(client *mongo.Client, database, collection string, stages b
 // that one reopens by itself, and then a token of the opening aggregate, which is no evidence that anything was
 // delivered, cannot be told from a getMore's.
 func (s *ChangeStream) Open(ctx context.Context, from Start) (Reader, error) {
+	if err := from.check(); err != nil {
+		return nil, fmt.Errorf("open change stream: %w", err)
+	}
+	r, err := s.open(ctx, changeStreamStage(from), s.pipeline)
+	if err == nil {
+		return r, nil
+	}
+	classified := Classify(err)
+	if from.Token != nil && errors.Is(classified, ErrExpression) && s.refuses(ctx, from) {
+		return nil, fmt.Errorf("%w: the server cannot read the resume token: %w", ErrPositionLost, err)
+	}
+	return nil, classified
+}
+
+// refuses reports whether the server takes a change stream, but none after the token of from, whatever the pipeline. A
+// damaged token is refused with one of some twenty codes, among them such as expressions have as well (9, 15), and
+// others in every version: so it is tried, and not read from the code.
+func (s *ChangeStream) refuses(ctx context.Context, from Start) bool {
+	takes := func(stage bson.D) error {
+		r, err := s.open(ctx, stage, nil)
+		if err == nil {
+			r.Close(ctx)
+		}
+		return Classify(err)
+	}
+	return takes(bson.D{}) == nil && errors.Is(takes(changeStreamStage(from)), ErrExpression)
+}
+
+// open starts a cursor with the stages behind $changeStream. Its errors are as the server gave them.
+func (s *ChangeStream) open(ctx context.Context, stage bson.D, stages bson.A) (*changeReader, error) {
 	session, err := s.client.StartSession(options.Session().SetCausalConsistency(false))
 	if err != nil {
-		return nil, Classify(err)
+		return nil, err
 	}
 	r := &changeReader{source: s, session: session}
 	// batchSize 0: the aggregate returns at once. With a first batch it would scan a long foreign stretch of the oplog
 	// before it answers, and a time limit there would start over for ever.
 	command := bson.D{
 		{Key: "aggregate", Value: s.collection},
-		{Key: "pipeline", Value: append(bson.A{bson.D{{Key: "$changeStream", Value: changeStreamStage(from)}}}, s.pipeline...)},
+		{Key: "pipeline", Value: append(bson.A{bson.D{{Key: "$changeStream", Value: stage}}}, stages...)},
 		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: 0}}},
 		{Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}},
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}},
 	}
 	reply, err := s.db.RunCommand(mongo.NewSessionContext(ctx, session), command).Raw()
-	if err != nil {
-		session.EndSession(context.WithoutCancel(ctx))
-		return nil, Classify(err)
+	if err == nil {
+		var ok bool
+		if r.cursor, ok = cursorID(reply); ok {
+			return r, nil
+		}
+		err = fmt.Errorf("open change stream: reply without cursor: %v", reply)
 	}
-	var ok bool
-	if r.cursor, ok = cursorID(reply); !ok {
-		session.EndSession(context.WithoutCancel(ctx))
-		return nil, fmt.Errorf("open change stream: reply without cursor: %v", reply)
-	}
-	return r, nil
+	session.EndSession(context.WithoutCancel(ctx))
+	return nil, err
 }
 
 func changeStreamStage(from Start) bson.D {

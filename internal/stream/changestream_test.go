@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -413,6 +414,117 @@ func TestATokenThatIsNotInTheHistoryIsALostPosition(t *testing.T) {
 	}
 	if !errors.Is(err, ErrPositionLost) {
 		t.Errorf("resuming: %v", err)
+	}
+}
+
+// resume opens a stream after a token and reads once.
+func (p *pond) resume(from Start, stages ...any) error {
+	p.t.Helper()
+	reader, err := NewChangeStream(p.client, p.db.Name(), "rows", stages, 10).Open(p.t.Context(), from)
+	if err != nil {
+		return err
+	}
+	defer reader.Close(p.t.Context())
+	_, err = reader.Next(p.t.Context())
+	return err
+}
+
+// kindsOfTokens are an event's, a high-water mark and an invalidate's, with something to read behind each.
+func (p *pond) kindsOfTokens() map[string]bson.Raw {
+	p.t.Helper()
+	kinds := map[string]bson.Raw{}
+	reader := p.open(Start{Position: p.now()}, 10)
+	p.insert(p.t.Context(), 0, 1)
+	events, mark := p.read(reader, 1)
+	kinds["an event's"] = events[0].Token
+	for p.now(); len(mark.Lookup("_data").StringValue()) > len("8263D2C7B9000000012B0229296E04"); {
+		mark = p.next(reader).Token
+	}
+	kinds["a high-water mark"] = mark
+	p.check(p.rows.Drop(p.t.Context()))
+	for kinds["an invalidate's"] == nil {
+		for _, e := range p.next(reader).Events {
+			if e.Doc.Lookup("operationType").StringValue() == "invalidate" {
+				kinds["an invalidate's"] = e.Token
+			}
+		}
+	}
+	p.create()
+	p.insert(p.t.Context(), 1, 2)
+	return kinds
+}
+
+func TestADamagedTokenIsALostPosition(t *testing.T) {
+	p := newPond(t)
+	for kind, token := range p.kindsOfTokens() {
+		data := token.Lookup("_data").StringValue()
+		at, err := TokenTime(token)
+		p.check(err)
+		try := func(damaged string) {
+			t.Helper()
+			err := p.resume(Start{Token: dataToken(damaged), Position: Before(at)})
+			if !errors.Is(err, ErrPositionLost) || errors.Is(err, ErrExpression) {
+				t.Errorf("%s, %s, damaged to %s: %v", kind, data, damaged, err)
+			}
+		}
+		if err := p.resume(Start{Token: token, Position: Before(at)}); err != nil {
+			t.Fatalf("%s, whole: %v", kind, err)
+		}
+		// Cut short, but for a last zero byte that means nothing.
+		for n := range len(data) - 2 {
+			try(data[:n])
+		}
+		// Behind the time every type byte is another one, which no server knows.
+		for _, n := range []int{18, 20, 22, 24, 26, 28} {
+			try(data[:n] + "ff" + data[n+2:])
+			try(data[:n] + "zz" + data[n+2:])
+		}
+		try(strings.Replace(data, "82", "827", 1)) // shifted: another time
+		for n := 2; n < 18; n++ {
+			digit := "0"
+			if data[n] == '0' {
+				digit = "1"
+			}
+			try(data[:n] + digit + data[n+1:])
+		}
+	}
+	if err := p.resume(Start{Token: dataToken("0" + "263D2C7B900000001")}); !errors.Is(err, ErrForeignToken) {
+		t.Errorf("another product's token: %v", err)
+	}
+}
+
+func TestAFaultyPipelineIsNoLostPositionAndADamagedTokenIsNoFaultOfThePipeline(t *testing.T) {
+	p := newPond(t)
+	broken := map[int]any{ // by the server's code
+		31325: bson.D{{Key: "$nope", Value: 1}},
+		// What a token that is cut short is answered with, too.
+		15: bson.D{{Key: "$add", Value: bson.A{time.Now(), int64(math.MaxInt64)}}},
+		9:  bson.D{{Key: "$convert", Value: bson.D{{Key: "nope", Value: 1}}}},
+	}
+	for kind, token := range p.kindsOfTokens() {
+		for code, expression := range broken {
+			stage := bson.D{{Key: "$project", Value: bson.D{{Key: "x", Value: expression}}}}
+			if err := p.resume(Start{Token: token}, stage); !errors.Is(err, ErrExpression) || errors.Is(err, ErrPositionLost) || !HasCode(err, code) {
+				t.Errorf("%v after %s: %v", expression, kind, err)
+			}
+			damaged := dataToken(token.Lookup("_data").StringValue()[:20])
+			if err := p.resume(Start{Token: damaged}, stage); !errors.Is(err, ErrPositionLost) {
+				t.Errorf("%v after %s that is damaged: %v", expression, kind, err)
+			}
+		}
+	}
+}
+
+func TestAServerThatRefusesEveryStreamHasLostNoPosition(t *testing.T) {
+	p := newPond(t)
+	token := p.kindsOfTokens()["an event's"]
+	name := p.db.Name()
+	refused := realtest.Client(t, realtest.Shared(t).URI(), options.Client().SetAppName(name))
+	point := realtest.FailCommand(t, p.client, realtest.Failure{Commands: []string{"aggregate"}, AppName: name, Code: 50811, Times: -1})
+	_, err := NewChangeStream(refused, name, "rows", nil, 10).Open(t.Context(), Start{Token: token})
+	point.Off()
+	if !errors.Is(err, ErrExpression) || errors.Is(err, ErrPositionLost) {
+		t.Errorf("refused: %v", err)
 	}
 }
 

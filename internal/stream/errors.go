@@ -11,7 +11,8 @@ import (
 
 // What can stop a reader, named by cause.
 var (
-	// ErrPositionLost means: the history between the position and now is gone. Nothing can be resumed; a recount is needed.
+	// ErrPositionLost means: the history between the position and now is gone, or the token that stands for the position
+	// is damaged. Nothing can be resumed; a recount is needed.
 	ErrPositionLost = errors.New("position lost")
 	// ErrCollectionChanged means: the collection was dropped, renamed or replaced, so its stream has ended.
 	ErrCollectionChanged = errors.New("collection dropped, renamed or replaced")
@@ -21,7 +22,7 @@ var (
 	ErrUnauthorized = errors.New("not authorized")
 	// ErrInterrupted means: network, failover, a killed cursor. Reopening at the same position is safe.
 	ErrInterrupted = errors.New("interrupted")
-	// ErrForeignToken means: a resume token that is not MongoDB's.
+	// ErrForeignToken means: a resume token that is not MongoDB's. It may be good where it came from: refused, not given up.
 	ErrForeignToken = errors.New("resume token of another product than MongoDB")
 )
 

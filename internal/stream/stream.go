@@ -4,17 +4,39 @@ package stream
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// Start says where a lane begins: after Token, or, when that is nil, right after the cluster time Position.
+// Start says where a lane begins: after Token, or, when that is nil, right after the cluster time Position. Beside a
+// token, a position that is not zero is the instant before the token's time.
 type Start struct {
 	Token    bson.Raw
 	Position bson.Timestamp
+}
+
+// check finds a damaged token, as far as that can be told without a server. A server does not notice another time: it
+// would begin elsewhere, or wait for that time to come.
+func (s Start) check() error {
+	if s.Token == nil {
+		return nil
+	}
+	at, err := TokenTime(s.Token)
+	if err != nil {
+		return err
+	}
+	if _, err := hex.DecodeString(s.Token.Lookup("_data").StringValue()); err != nil {
+		return fmt.Errorf("%w: damaged resume token %v: %w", ErrPositionLost, s.Token, err)
+	}
+	if !s.Position.IsZero() && Before(at) != s.Position {
+		return fmt.Errorf("%w: damaged resume token %v: it is of %v, its position is %v", ErrPositionLost, s.Token, at, s.Position)
+	}
+	return nil
 }
 
 // Event is one change as the pipeline projected it.
@@ -43,30 +65,32 @@ type Reader interface {
 }
 
 // keyStringTimestamp begins every resume token of MongoDB 4.0.7 and later: the KeyString type byte of a timestamp.
-const keyStringTimestamp = 0x82
+const keyStringTimestamp = "82"
+
+// timeDigits is how many hexadecimal digits the type byte, the seconds and the increment take.
+const timeDigits = 18
 
 // TokenTime reads the cluster time out of a resume token: the first bytes of its hexadecimal _data are the type byte,
-// then seconds and increment, big-endian. Another layout is another product's token, which must not be guessed at.
+// then seconds and increment, big-endian. Another layout is another product's token, which must not be guessed at:
+// ErrForeignToken. One that begins like MongoDB's, and is cut off or garbled before its time ends, is damaged:
+// ErrPositionLost.
 func TokenTime(token bson.Raw) (bson.Timestamp, error) {
 	data, ok := token.Lookup("_data").StringValueOK()
-	if !ok || len(data) < 18 {
+	if !ok || !strings.HasPrefix(data, keyStringTimestamp[:min(len(data), len(keyStringTimestamp))]) {
 		return bson.Timestamp{}, fmt.Errorf("%w: %v", ErrForeignToken, token)
 	}
-	var b [9]byte
-	if _, err := hex.Decode(b[:], []byte(data[:18])); err != nil || b[0] != keyStringTimestamp {
-		return bson.Timestamp{}, fmt.Errorf("%w: %v", ErrForeignToken, token)
+	var b [timeDigits / 2]byte
+	if _, err := hex.Decode(b[:], []byte(data[:min(len(data), timeDigits)])); err != nil || len(data) < timeDigits {
+		return bson.Timestamp{}, fmt.Errorf("%w: damaged resume token %v", ErrPositionLost, token)
 	}
-	return bson.Timestamp{
-		T: uint32(b[1])<<24 | uint32(b[2])<<16 | uint32(b[3])<<8 | uint32(b[4]),
-		I: uint32(b[5])<<24 | uint32(b[6])<<16 | uint32(b[7])<<8 | uint32(b[8]),
-	}, nil
+	return bson.Timestamp{T: binary.BigEndian.Uint32(b[1:]), I: binary.BigEndian.Uint32(b[5:])}, nil
 }
 
 // sameTime reports whether two tokens carry one cluster time, without decoding it.
 func sameTime(a, b bson.Raw) bool {
 	x, okX := a.Lookup("_data").StringValueOK()
 	y, okY := b.Lookup("_data").StringValueOK()
-	return okX && okY && len(x) >= 18 && len(y) >= 18 && x[:18] == y[:18]
+	return okX && okY && len(x) >= timeDigits && len(y) >= timeDigits && x[:timeDigits] == y[:timeDigits]
 }
 
 // LastGroup returns the index of the first event that shares the cluster time of token, len(events) when none does:

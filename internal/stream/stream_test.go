@@ -46,15 +46,52 @@ func TestATokenSaysItsClusterTime(t *testing.T) {
 func TestATokenOfAnotherProductIsRefused(t *testing.T) {
 	for what, token := range map[string]bson.Raw{
 		"another first byte":     dataToken("0163D2C7B900000001"),
-		"too short":              dataToken("8263D2C7B9000000"),
-		"not hexadecimal":        dataToken("82zzzzzzzz00000001"),
 		"binary, as of 4.0.6":    dataToken(bson.Binary{Data: []byte{0x82, 1, 2, 3, 4, 5, 6, 7, 8}}),
 		"without _data":          rawOf(bson.D{{Key: "lsn", Value: "8263D2C7B900000001"}}),
 		"an opaque continuation": dataToken("eyJWIjoyLCJSaWQiOiJ4In0="),
+		"a number":               dataToken(82),
+		"null":                   dataToken(nil),
 		"empty":                  rawOf(bson.D{}),
+		"short":                  dataToken("01"),
 	} {
-		if got, err := TokenTime(token); !errors.Is(err, ErrForeignToken) || !got.IsZero() {
+		if got, err := TokenTime(token); !errors.Is(err, ErrForeignToken) || errors.Is(err, ErrPositionLost) || !got.IsZero() {
 			t.Errorf("%s: %v, %v", what, got, err)
+		}
+	}
+}
+
+func TestATokenThatIsDamagedBeforeItsTimeEndsIsALostPosition(t *testing.T) {
+	whole := "8263D2C7B9000000012B0229296E04"
+	damaged := []string{"82zzzzzzzz00000001", "8263D2C7B9000000 12B0229296E04", "82eyJWIjoyLCJSaWQ"}
+	for n := range len("8263D2C7B900000001") {
+		damaged = append(damaged, whole[:n])
+	}
+	for _, data := range damaged {
+		if got, err := TokenTime(dataToken(data)); !errors.Is(err, ErrPositionLost) || errors.Is(err, ErrForeignToken) || !got.IsZero() {
+			t.Errorf("%q: %v, %v", data, got, err)
+		}
+	}
+}
+
+func TestAStartWhoseTokenDisagreesWithItsPositionIsALostPosition(t *testing.T) {
+	at := bson.Timestamp{T: 100, I: 7}
+	for _, c := range []struct {
+		what string
+		from Start
+		want error
+	}{
+		{"nothing", Start{}, nil},
+		{"no token", Start{Position: at}, nil},
+		{"no position", Start{Token: tokenOf(at, 1)}, nil},
+		{"both", Start{Token: tokenOf(at, 1), Position: Before(at)}, nil},
+		{"the instant of the token itself", Start{Token: tokenOf(at, 1), Position: at}, ErrPositionLost},
+		{"another second", Start{Token: tokenOf(bson.Timestamp{T: 101, I: 7}, 1), Position: Before(at)}, ErrPositionLost},
+		{"another product's", Start{Token: dataToken("01"), Position: at}, ErrForeignToken},
+		{"garbled behind its time", Start{Token: dataToken("8263D2C7B9000000012B02zz")}, ErrPositionLost},
+		{"half a byte less", Start{Token: dataToken("8263D2C7B9000000012B0")}, ErrPositionLost},
+	} {
+		if err := c.from.check(); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", c.what, err)
 		}
 	}
 }
