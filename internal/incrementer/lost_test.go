@@ -126,31 +126,6 @@ func TestACollectionThatIsDroppedLeavesAGapAndAFreshStart(t *testing.T) {
 	wantNoGaps(t, moves())
 }
 
-func TestALostPositionLeavesAGapAndAFreshStart(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.begin()
-	w.activate()
-	client, _ := w.named()
-	for _, code := range []int32{286, 280, 136, 260, 40585} {
-		// At the opening, or at the first reading: the server chooses.
-		command := []string{"aggregate", "getMore"}[w.pick(2)]
-		realtest.FailCommand(t, w.client, realtest.Failure{Commands: []string{command}, AppName: w.name, Code: code})
-		o := w.follow(following{client: client})
-		w.wantMarked(counter.ReasonGap)
-		realtest.Eventually(t, patience, "the lane follows", func() bool { return o.State.View().Owned && o.State.View().LastErr == nil })
-		w.mark()
-		if n := o.metric(t, "incrementer_gaps_total"); n != 1 {
-			t.Errorf("code %d: %v gaps counted", code, n)
-		}
-		w.check(ignoreCancelled(o.stop()))
-		w.activate()
-	}
-	if gaps := w.gaps(); len(gaps) != 5 {
-		t.Errorf("%d gaps recorded", len(gaps))
-	}
-}
-
 func TestAnOplogThatRolledOverLeavesAGapAndAFreshStart(t *testing.T) {
 	t.Parallel()
 	server := realtest.Private(t, realtest.Options{OplogMB: 1, SyncDelay: time.Second})
