@@ -5,8 +5,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -76,20 +78,42 @@ func (s *ReplicaSet) Primary(ctx context.Context) (*Mongod, error) {
 	return s.primaryOtherThan(ctx, nil)
 }
 
-// StepDown makes the primary step down for a minute and returns the one that follows it.
-func (s *ReplicaSet) StepDown(ctx context.Context) (*Mongod, error) {
+// Secondaries returns the members other than the primary, and waits until there is one.
+func (s *ReplicaSet) Secondaries(ctx context.Context) ([]*Mongod, error) {
+	primary, err := s.Primary(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(s.Members), func(m *Mongod) bool { return m == primary }), nil
+}
+
+// StepDown makes the primary step down, and returns the one that follows it. The period, in whole seconds and at least two, is
+// how long it cannot be elected again: in a set of three, that leaves two, and one when the next steps down within it.
+func (s *ReplicaSet) StepDown(ctx context.Context, period time.Duration) (*Mongod, error) {
 	old, err := s.Primary(ctx)
 	if err != nil {
 		return nil, err
 	}
+	seconds := int(period.Seconds())
 	err = old.admin(ctx, func(admin *mongo.Database) error {
-		return admin.RunCommand(ctx, bson.D{{Key: "replSetStepDown", Value: 60}, {Key: "secondaryCatchUpPeriodSecs", Value: 30}}).Err()
+		return poll(ctx, func(ctx context.Context) (bool, error) {
+			err := admin.RunCommand(ctx, bson.D{{Key: "replSetStepDown", Value: seconds}, {Key: "secondaryCatchUpPeriodSecs", Value: seconds - 1}}).Err()
+			// It stays when nobody who may be elected has caught up in time.
+			var server mongo.ServerError
+			if errors.As(err, &server) && server.HasErrorCode(exceededTimeLimit) {
+				return false, nil
+			}
+			return true, err
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("step down: %w", err)
 	}
 	return s.primaryOtherThan(ctx, old)
 }
+
+// exceededTimeLimit is the server's error code of the same name.
+const exceededTimeLimit = 262
 
 // primaryOtherThan asks all members side by side: one that is paused does not answer, and must not keep us from the others.
 func (s *ReplicaSet) primaryOtherThan(ctx context.Context, old *Mongod) (*Mongod, error) {
@@ -114,6 +138,23 @@ func (s *ReplicaSet) primaryOtherThan(ctx context.Context, old *Mongod) (*Mongod
 		return primary, nil
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for a primary: %w", ctx.Err())
+	}
+}
+
+// Pause stops members as [Mongod.Pause] does, side by side, until they are resumed, killed or the test ends.
+func Pause(t testing.TB, members ...*Mongod) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	errs := make([]error, len(members))
+	var wg sync.WaitGroup
+	for i, m := range members {
+		t.Cleanup(m.Resume)
+		wg.Go(func() { errs[i] = m.Pause(ctx) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatalf("pause servers: %v", err)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
 	"driftless/internal/realtest"
 )
 
@@ -19,7 +21,7 @@ func TestReplicaSetFailsOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := set.StepDown(limited(t))
+	second, err := set.StepDown(limited(t), time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,6 +50,44 @@ func TestReplicaSetFailsOver(t *testing.T) {
 	if n := countRows(t, client, "rows"); n < 3 {
 		t.Errorf("rows after two failovers: got %d, want at least 3", n)
 	}
+}
+
+func TestReplicaSetStepsDownAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	set := realtest.PrivateSet(t, 3, realtest.Options{CacheGB: 0.25})
+	last, err := set.Primary(limited(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 4 { // more often than there are members
+		next, err := set.StepDown(limited(t), 3*time.Second)
+		if err != nil {
+			t.Fatalf("stepdown %d: %v", n, err)
+		}
+		if next == last {
+			t.Errorf("stepdown %d: the primary is the same", n)
+		}
+		last = next
+	}
+}
+
+func TestReplicaSetWithoutAMajorityHasNoPrimaryUntilItIsBack(t *testing.T) {
+	t.Parallel()
+	set := realtest.PrivateSet(t, 3, realtest.Options{CacheGB: 0.25})
+	others, err := set.Secondaries(limited(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(others) != 2 {
+		t.Fatalf("%d secondaries", len(others))
+	}
+	realtest.Pause(t, others...)
+	lonely := realtest.Client(t, set.URI(), options.Client().SetServerSelectionTimeout(100*time.Millisecond))
+	realtest.Eventually(t, patience, "there is no primary", func() bool { return insert(limited(t), lonely, "rows") != nil })
+	for _, m := range others {
+		m.Resume()
+	}
+	realtest.Eventually(t, patience, "there is one again", func() bool { return insert(limited(t), lonely, "rows") == nil })
 }
 
 func TestReplicaSetFindsThePrimaryPastAPausedOne(t *testing.T) {
