@@ -158,6 +158,44 @@ func Pause(t testing.TB, members ...*Mongod) {
 	}
 }
 
+// HoldReplication keeps members from fetching what the primary writes, until release or the end of the test: what it writes from
+// then on, no other member has. They stay members that vote, so the primary stays primary. (Pausing them would not do: the
+// primary's batches wait in their sockets, and are applied afterwards even if the primary is dead by then.)
+func HoldReplication(t testing.TB, members ...*Mongod) (release func()) {
+	t.Helper()
+	release = sync.OnceFunc(func() {
+		ctx, cancel := cleanupContext(t)
+		defer cancel()
+		for _, m := range members {
+			// A member that is gone has forgotten it.
+			_ = m.admin(ctx, func(admin *mongo.Database) error { return holdFetching(ctx, admin, "off").Err() })
+		}
+	})
+	t.Cleanup(release)
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	for _, m := range members {
+		err := m.admin(ctx, func(admin *mongo.Database) error {
+			var reply struct{ Count int64 }
+			if err := holdFetching(ctx, admin, "alwaysOn").Decode(&reply); err != nil {
+				return err
+			}
+			// The driver adds the limit that the server asks for, since the context has one.
+			return admin.RunCommand(ctx, bson.D{{Key: "waitForFailPoint", Value: stopFetching}, {Key: "timesEntered", Value: reply.Count + 1}}).Err()
+		})
+		if err != nil {
+			t.Fatalf("hold the replication of %s: %v", m.Addr(), err)
+		}
+	}
+	return release
+}
+
+const stopFetching = "stopReplProducer"
+
+func holdFetching(ctx context.Context, admin *mongo.Database, mode string) *mongo.SingleResult {
+	return admin.RunCommand(ctx, bson.D{{Key: "configureFailPoint", Value: stopFetching}, {Key: "mode", Value: mode}})
+}
+
 // PrivateSet starts a replica set of n members for one test, with fail points, and stops it at cleanup.
 func PrivateSet(t testing.TB, n int, o Options) *ReplicaSet {
 	t.Helper()

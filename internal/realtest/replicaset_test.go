@@ -1,10 +1,12 @@
 package realtest_test
 
 import (
+	"sync"
 	"testing"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"driftless/internal/realtest"
 )
@@ -88,6 +90,44 @@ func TestReplicaSetWithoutAMajorityHasNoPrimaryUntilItIsBack(t *testing.T) {
 		m.Resume()
 	}
 	realtest.Eventually(t, patience, "there is one again", func() bool { return insert(limited(t), lonely, "rows") == nil })
+}
+
+func TestReplicaSetHoldsBackWhatThePrimaryWritesUntilItIsReleased(t *testing.T) {
+	t.Parallel()
+	set := realtest.PrivateSet(t, 3, realtest.Options{CacheGB: 0.25})
+	primary, err := set.Primary(limited(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := set.Secondaries(limited(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone := realtest.Client(t, primary.URI(), options.Client().SetWriteConcern(writeconcern.W1()))
+	stop := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() { // what is held back must be fetched to be noticed
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = insert(t.Context(), alone, "others")
+			}
+		}
+	})
+	release := realtest.HoldReplication(t, others...)
+	close(stop)
+	writing.Wait()
+	if err := insert(limited(t), alone, "rows"); err != nil {
+		t.Fatal(err)
+	}
+	has := func(m *realtest.Mongod) bool { return countRows(t, realtest.Client(t, m.URI()), "rows") > 0 }
+	if !has(primary) || has(others[0]) || has(others[1]) {
+		t.Errorf("the row is at the primary: %v, at the others: %v, %v", has(primary), has(others[0]), has(others[1]))
+	}
+	release()
+	realtest.Eventually(t, patience, "the others have the row", func() bool { return has(others[0]) && has(others[1]) })
 }
 
 func TestReplicaSetFindsThePrimaryPastAPausedOne(t *testing.T) {
