@@ -36,9 +36,14 @@ type place struct {
 // newPlace makes a collection of rows on the server and a configuration of two counters.
 func newPlace(t *testing.T, m *realtest.Mongod) *place {
 	t.Helper()
-	client := realtest.Client(t, m.URI())
+	return newPlaceAt(t, m.URI())
+}
+
+func newPlaceAt(t *testing.T, uri string) *place {
+	t.Helper()
+	client := realtest.Client(t, uri)
 	p := &place{t: t, client: client, app: realtest.DatabaseOn(t, client), state: realtest.DatabaseOn(t, client)}
-	p.configure(m.URI(), "")
+	p.configure(uri, "")
 	if err := client.Database(p.app).CreateCollection(t.Context(), "comments"); err != nil {
 		t.Fatal(err)
 	}
