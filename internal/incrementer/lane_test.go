@@ -204,28 +204,32 @@ func (p *play) pauses() []time.Duration {
 }
 
 func TestALaneThatCannotReadTriesAgainWithLongerPauses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay("a")
-		p.open = func([]string) error { return fmt.Errorf("gone: %w", stream.ErrInterrupted) }
-		if err := stage(t, p, 5*time.Minute); !errors.Is(err, context.Canceled) {
-			t.Errorf("ended with %v", err)
-		}
-		pauses := p.pauses()
-		for i, pause := range pauses {
-			if pause < time.Second || pause > 15*time.Second {
-				t.Errorf("pause %d is %v", i, pause)
+	for _, cause := range []error{
+		stream.ErrInterrupted, stream.ErrUnauthorized, stream.ErrForeignToken, stream.ErrPositionLost, stream.ErrCollectionChanged,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlay("a")
+			p.open = func([]string) error { return fmt.Errorf("gone: %w", cause) }
+			if err := stage(t, p, 5*time.Minute); !errors.Is(err, context.Canceled) {
+				t.Errorf("%v: ended with %v", cause, err)
 			}
-			if i > 10 && pause < 4*time.Second {
-				t.Errorf("pause %d is still %v", i, pause)
+			pauses := p.pauses()
+			for i, pause := range pauses {
+				if pause < time.Second || pause > 15*time.Second {
+					t.Errorf("%v: pause %d is %v", cause, i, pause)
+				}
+				if i > 10 && pause < 4*time.Second {
+					t.Errorf("%v: pause %d is still %v", cause, i, pause)
+				}
 			}
-		}
-		if n := len(pauses); n < 20 || n > 80 {
-			t.Errorf("tried %d times in five minutes", n)
-		}
-		if v := p.lane.State.View(); v.Owned || !errors.Is(v.LastErr, stream.ErrInterrupted) {
-			t.Errorf("published %+v", v)
-		}
-	})
+			if n := len(pauses); n < 20 || n > 80 {
+				t.Errorf("%v: tried %d times in five minutes", cause, n)
+			}
+			if v := p.lane.State.View(); v.Owned || !errors.Is(v.LastErr, cause) {
+				t.Errorf("%v: published %+v", cause, v)
+			}
+		})
+	}
 }
 
 func TestASuccessBringsThePausesBackToASecond(t *testing.T) {

@@ -81,17 +81,18 @@ func (l *Lane) lost(ctx context.Context, cause error) (time.Duration, error) {
 		l.Log.Warn("fresh start not possible yet", logkey.Lane, l.ID.String(), logkey.Error, err, logkey.Cause, cause, "after", pause)
 		return pause, nil
 	}
+	l.State.failed(cause)
 	l.Metrics.restarted(l.ID.Source, reasonOf(cause))
 	if divided {
 		l.Log.Warn("source divided anew: its lanes start afresh, every counter of it is marked for a recount",
 			logkey.Lane, l.ID.String(), logkey.Cause, cause, logkey.Position, at.Position.T)
-		return 0, nil
+		return l.pause(), nil
 	}
 	l.Metrics.gap(l.ID.Source)
 	l.Log.Error("position lost: started afresh, every counter of the source is marked for a recount",
 		logkey.Lane, l.ID.String(), logkey.Error, cause, logkey.Position, at.Position.T,
 		logkey.Action, "run the reconciler; counters may be wrong until it has recounted them")
-	return retryAfter, nil
+	return l.pause(), nil // a server that answers so every time leaves no gap every second
 }
 
 // reasonOf is the short name of an error's cause, as metrics and gaps say it.
