@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -95,16 +96,19 @@ func (s *ReplicaSet) StepDown(ctx context.Context, period time.Duration) (*Mongo
 		return nil, err
 	}
 	seconds := int(period.Seconds())
-	err = old.admin(ctx, func(admin *mongo.Database) error {
-		return poll(ctx, func(ctx context.Context) (bool, error) {
-			err := admin.RunCommand(ctx, bson.D{{Key: "replSetStepDown", Value: seconds}, {Key: "secondaryCatchUpPeriodSecs", Value: seconds - 1}}).Err()
-			// It stays when nobody who may be elected has caught up in time.
-			var server mongo.ServerError
-			if errors.As(err, &server) && server.HasErrorCode(exceededTimeLimit) {
-				return false, nil
-			}
-			return true, err
-		})
+	command := bson.D{{Key: "replSetStepDown", Value: seconds}, {Key: "secondaryCatchUpPeriodSecs", Value: seconds - 1}}
+	err = poll(ctx, func(ctx context.Context) (bool, error) {
+		err := old.admin(ctx, func(admin *mongo.Database) error { return admin.RunCommand(ctx, command).Err() })
+		var server mongo.ServerError
+		switch {
+		case errors.As(err, &server) && server.HasErrorCode(notWritablePrimary): // an attempt whose answer was lost
+			return true, nil
+		case errors.As(err, &server) && server.HasErrorCode(exceededTimeLimit): // nobody who may be elected has caught up
+			return false, nil
+		case mongo.IsNetworkError(err), mongo.IsTimeout(err):
+			return false, nil
+		}
+		return true, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("step down: %w", err)
@@ -112,8 +116,11 @@ func (s *ReplicaSet) StepDown(ctx context.Context, period time.Duration) (*Mongo
 	return s.primaryOtherThan(ctx, old)
 }
 
-// exceededTimeLimit is the server's error code of the same name.
-const exceededTimeLimit = 262
+// The server's error codes of these names.
+const (
+	exceededTimeLimit  = 262
+	notWritablePrimary = 10107
+)
 
 // primaryOtherThan asks all members side by side: one that is paused does not answer, and must not keep us from the others.
 func (s *ReplicaSet) primaryOtherThan(ctx context.Context, old *Mongod) (*Mongod, error) {
@@ -207,9 +214,25 @@ func PrivateSet(t testing.TB, n int, o Options) *ReplicaSet {
 		t.Fatalf("start replica set: %v", err)
 	}
 	t.Cleanup(func() {
+		if t.Failed() {
+			set.tell(t)
+		}
 		if err := set.Stop(); err != nil {
 			t.Errorf("stop replica set: %v", err)
 		}
 	})
 	return set
+}
+
+// tell logs what each member says of elections, of whom it follows and of rollbacks, the last hundred lines.
+func (s *ReplicaSet) tell(t testing.TB) {
+	for _, m := range s.Members {
+		var lines []string
+		for line := range strings.Lines(string(m.logFrom(0))) {
+			if strings.Contains(line, `"c":"REPL`) || strings.Contains(line, `"c":"ELECTION`) || strings.Contains(line, `"c":"ROLLBACK`) {
+				lines = append(lines, line)
+			}
+		}
+		t.Logf("log of %s:\n%s", m.Addr(), strings.Join(lines[max(0, len(lines)-100):], ""))
+	}
 }
