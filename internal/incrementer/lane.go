@@ -52,10 +52,11 @@ type Lane struct {
 	Metrics        *Metrics
 	Log            *slog.Logger
 
-	broken  map[string]string // the server's message by counter; published, so replaced and never changed
-	mendAt  time.Time         // when the broken ones are tried again
-	failing *backoff.ExponentialBackOff
-	fenced  time.Duration // the next pause after being fenced
+	broken   map[string]string // the server's message by counter; published, so replaced and never changed
+	mendAt   time.Time         // when the broken ones are tried again
+	searchAt time.Time         // not earlier is a broken one searched for again
+	failing  *backoff.ExponentialBackOff
+	fenced   time.Duration // the next pause after being fenced
 }
 
 // Run follows the lane until ctx ends. Everything that can be tried again is; a lost position ends it when the policy

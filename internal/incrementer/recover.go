@@ -42,10 +42,11 @@ func (l *Lane) recover(ctx context.Context, err error) (pause time.Duration, fat
 		return l.lost(ctx, err)
 	case errors.Is(err, counter.ErrRefused):
 		return l.refused(err), nil
-	case errors.Is(err, stream.ErrExpression):
+	case errors.Is(err, stream.ErrExpression) && !time.Now().Before(l.searchAt):
 		if found := l.findBroken(ctx); found {
 			return 0, nil
 		}
+		l.searchAt = time.Now().Add(maxRetryAfter) // a search asks the server several times
 	}
 	l.State.failed(err)
 	l.Metrics.restarted(l.ID.Source, reasonOf(err))
