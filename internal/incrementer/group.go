@@ -69,18 +69,18 @@ func (g *Group) Run(ctx context.Context) error {
 	}
 }
 
-// leave lets the lanes drain, waits for them and signs off.
+// leave signs off first, so that the others take each lane as soon as it has drained and is given back.
 func (g *Group) leave(ctx context.Context) {
 	for _, f := range g.running {
 		f.cancel()
 	}
-	for len(g.running) > 0 {
-		_ = g.left(<-g.ended)
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel()
 	if err := g.Leases.Leave(ctx); err != nil {
-		g.Log.Warn("instance not signed off, its lanes are free when their leases run out", logkey.Error, err)
+		g.Log.Warn("instance not signed off, the others count on it until its lease runs out", logkey.Error, err)
+	}
+	for len(g.running) > 0 {
+		_ = g.left(<-g.ended)
 	}
 }
 
