@@ -40,6 +40,7 @@ type Applier struct {
 	maxEvents   int
 	size        int // events in the next transaction: halved by conflicts, doubled by success
 	observer    Observer
+	reads       []reads // of all, once a change comes without an image
 }
 
 // Observer is told what an applier does.
@@ -54,6 +55,7 @@ type Observer interface {
 type Applied struct {
 	Folded
 	Apart    []Apart
+	Images   Imageless // what Missing comes to
 	At       checkpoint.Checkpoint
 	Duration time.Duration
 }
@@ -66,7 +68,7 @@ type Apart struct {
 }
 
 // NewApplier applies batches whose contributions are those of definitions, in transactions of at most maxEvents
-// events. A missing image concerns every counter in all.
+// events. A missing image may concern every counter in all.
 func NewApplier(client *mongo.Client, checkpoints *checkpoint.Store, states *States, definitions, all []*Definition,
 	maxEvents int, observer Observer,
 ) *Applier {
@@ -93,6 +95,9 @@ func (a *Applier) Apply(ctx context.Context, at checkpoint.Checkpoint, batch str
 		if err != nil {
 			return at, err
 		}
+		if p.images, err = a.imageless(ctx, p.folded.Missing); err != nil {
+			return at, err
+		}
 		err = a.commit(ctx, p)
 		if errors.Is(err, errConflict) {
 			a.size = max(1, n/2)
@@ -115,8 +120,9 @@ type piece struct {
 	events   []stream.Event
 	folded   Folded
 	apart    []Apart
-	probed   bool // every document has been tried apart from the others
-	held     int  // attempts that found the checkpoint in another owner's transaction
+	images   Imageless // what the changes without an image come to
+	probed   bool      // every document has been tried apart from the others
+	held     int       // attempts that found the checkpoint in another owner's transaction
 }
 
 func (a *Applier) piece(from checkpoint.Checkpoint, events []stream.Event, token bson.Raw) (*piece, error) {
@@ -208,11 +214,8 @@ func (a *Applier) write(ctx context.Context, p *piece) error {
 	if err := a.marks(ctx, p); err != nil {
 		return err
 	}
-	if len(p.folded.Missing) == 0 {
-		return nil
-	}
-	for _, d := range a.all {
-		if err := a.states.Mark(ctx, d, ReasonMissingImage); err != nil {
+	for _, d := range p.images.Recounts {
+		if err := a.states.mark(ctx, d, ReasonMissingImage, p.images.after); err != nil {
 			return err
 		}
 	}
@@ -230,6 +233,9 @@ func (a *Applier) marks(ctx context.Context, p *piece) error {
 	for _, x := range p.apart {
 		touched = append(touched, touch(x.Delta.Counter, x.Delta.Key, p.to.Batch))
 		letters = append(letters, deadLetter(x, p.from.Lane, p.to.Batch))
+	}
+	for _, k := range p.images.Keys {
+		touched = append(touched, touchImageless(k, p.to.Batch))
 	}
 	if err := a.states.write(ctx, TouchedCollection, touched); err != nil {
 		return err

@@ -326,6 +326,10 @@ func TestAMissingImageIsNotGuessedAtAndMarksEveryCounter(t *testing.T) {
 	})}
 	r.apply(batchOf(rise(eventToken(one, 1), "x"), half, rise(eventToken(one, 3), "y")))
 	r.wantLive(map[string]int64{`"x"`: 1, `"y"`: 1})
+	// The lane's position is the instant before it: a recount there sees nothing of it yet.
+	if at := r.stateOf()["a"].After; at != one || !r.at.Position.Before(at) {
+		t.Errorf("at %v, a recount after %v is asked for, want %v", r.at.Position, at, one)
+	}
 	if got := r.applied[0].Missing; len(got) != 1 || got[0].Operation != "update" || got[0].Row.AsInt64() != 7 {
 		t.Errorf("missing is %+v", got)
 	}

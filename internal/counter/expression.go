@@ -207,5 +207,19 @@ func branch(condition, then any) bson.D {
 }
 
 func specialFields() bson.D {
-	return bson.D{{Key: "op", Value: "$operationType"}, {Key: "row", Value: "$documentKey._id"}}
+	return bson.D{
+		{Key: "op", Value: "$operationType"}, {Key: "row", Value: "$documentKey._id"},
+		{Key: "p", Value: op("$cond", op("$eq", "$operationType", "update"), changedPaths(), "$$REMOVE")},
+	}
+}
+
+// changedPaths are the names of the fields that an update changed, without their values.
+func changedPaths() bson.D {
+	names := one("$map", bson.D{
+		{Key: "input", Value: one("$objectToArray", op("$ifNull", "$updateDescription.updatedFields", bson.D{}))},
+		{Key: "in", Value: "$$this.k"},
+	})
+	return op("$concatArrays", names,
+		op("$ifNull", "$updateDescription.removedFields", bson.A{}),
+		op("$ifNull", "$updateDescription.truncatedArrays.field", bson.A{}))
 }

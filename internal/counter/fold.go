@@ -35,6 +35,8 @@ type Folded struct {
 type Change struct {
 	Operation string        // the event's operationType
 	Row       bson.RawValue // _id of the row, zero when the event is not about one
+	Paths     []string      // of an update: what it changed, none when that is not known
+	Token     bson.Raw      // of the event
 }
 
 // folder sums contributions per counter and canonical key.
@@ -52,7 +54,7 @@ func Fold(definitions []*Definition, events []stream.Event) (Folded, error) {
 		f.index[i] = make(map[string]int)
 	}
 	for _, e := range events {
-		if err := f.event(e.Doc); err != nil {
+		if err := f.event(e); err != nil {
 			return Folded{}, err
 		}
 		if f.out.Ended != nil {
@@ -64,7 +66,8 @@ func Fold(definitions []*Definition, events []stream.Event) (Folded, error) {
 }
 
 // event adds one projected event. The document is walked once: _id, t, s and the contributions in Pipeline's order.
-func (f *folder) event(doc bson.Raw) error {
+func (f *folder) event(e stream.Event) error {
+	doc := e.Doc
 	length, _, ok := bsoncore.ReadLength(doc)
 	if !ok || length < 5 || int(length) > len(doc) {
 		return fmt.Errorf("decode event: document cut short at %d bytes", len(doc))
@@ -88,7 +91,7 @@ func (f *folder) event(doc bson.Raw) error {
 				return err
 			}
 		case string(key) == fieldSpecial:
-			return f.special(element.Value())
+			return f.special(element.Value(), e.Token)
 		case string(key) == fieldWallTime && f.out.Oldest.IsZero():
 			if ms, ok := element.Value().DateTimeOK(); ok {
 				f.out.Oldest = time.UnixMilli(ms)
@@ -169,15 +172,19 @@ func saturated(sum, weight int64) int64 {
 }
 
 // special records an event that has no contributions to give.
-func (f *folder) special(value bsoncore.Value) error {
+func (f *folder) special(value bsoncore.Value, token bson.Raw) error {
 	doc, _ := value.DocumentOK()
 	operation, ok := doc.Lookup("op").StringValueOK()
 	if !ok {
 		return errors.New("decode event: special event without an operation")
 	}
-	change := Change{Operation: operation}
+	change := Change{Operation: operation, Token: token}
 	if row, err := doc.LookupErr("row"); err == nil {
 		change.Row = bson.RawValue{Type: bson.Type(row.Type), Value: row.Data}
+	}
+	var err error
+	if change.Paths, err = pathsOf(doc); err != nil {
+		return err
 	}
 	switch operation {
 	case "insert", "update", "replace", "delete":
@@ -186,4 +193,27 @@ func (f *folder) special(value bsoncore.Value) error {
 		f.out.Ended = &change
 	}
 	return nil
+}
+
+// pathsOf reads the names of the changed fields of a special event.
+func pathsOf(doc bsoncore.Document) ([]string, error) {
+	field, err := doc.LookupErr("p")
+	if err != nil {
+		return nil, nil //nolint:nilerr // not there: not an update
+	}
+	list, ok := field.ArrayOK()
+	if !ok {
+		return nil, fmt.Errorf("decode event: changed paths are of type %s", field.Type)
+	}
+	values, err := list.Values()
+	if err != nil {
+		return nil, fmt.Errorf("decode event: changed paths: %w", err)
+	}
+	paths := make([]string, len(values))
+	for i, value := range values {
+		if paths[i], ok = value.StringValueOK(); !ok {
+			return nil, fmt.Errorf("decode event: a changed path is of type %s", value.Type)
+		}
+	}
+	return paths, nil
 }

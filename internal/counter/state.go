@@ -48,6 +48,8 @@ type State struct {
 	State  string        `bson:"state"`
 	Reason string        `bson:"reason,omitempty"` // of the recount it waits for
 	Epoch  bson.ObjectID `bson:"epoch"`            // new with every reason for a recount
+	// After is the cluster time of a change that the recount is for: one that began at an earlier position has not seen it.
+	After bson.Timestamp `bson:"after,omitempty"`
 	// VerifiedThrough is the position through which every touched key has been compared.
 	VerifiedThrough bson.Timestamp `bson:"verified_through,omitempty"`
 	// Target is what the last complete pass saw of the target collection, nil before the first. Between full passes its
@@ -106,16 +108,25 @@ func (s *States) All(ctx context.Context) (map[string]State, error) {
 // Mark asks for a full recount of a counter. A counter that waits for its first one keeps that reason, since nothing
 // that the recount then changes is drift.
 func (s *States) Mark(ctx context.Context, d *Definition, reason string) error {
+	return s.mark(ctx, d, reason, bson.Timestamp{})
+}
+
+// mark is Mark because of a change at the given cluster time: the position that the lane gets to with it may be just
+// before that, where a recount finds nothing wrong.
+func (s *States) mark(ctx context.Context, d *Definition, reason string, after bson.Timestamp) error {
 	keep := op("$and",
 		op("$eq", "$state", Rebasing),
 		op("$eq", "$hash", d.Hash),
 		op("$in", "$reason", bson.A{ReasonNew, ReasonChanged}))
-	update := bson.A{one("$set", bson.D{
+	set := bson.D{
 		{Key: "reason", Value: op("$cond", keep, "$reason", reason)},
 		{Key: "state", Value: Rebasing}, {Key: "hash", Value: d.Hash},
 		{Key: "epoch", Value: bson.NewObjectID()}, {Key: "updated_at", Value: "$$NOW"},
-	})}
-	_, err := s.db.Collection(StatesCollection).UpdateOne(ctx, one("_id", d.Name), update, options.UpdateOne().SetUpsert(true))
+	}
+	if !after.IsZero() {
+		set = append(set, bson.E{Key: "after", Value: op("$max", "$after", after)})
+	}
+	_, err := s.db.Collection(StatesCollection).UpdateOne(ctx, one("_id", d.Name), bson.A{one("$set", set)}, options.UpdateOne().SetUpsert(true))
 	if err != nil {
 		return fmt.Errorf("mark counter %s for a recount: %w", d.Name, err)
 	}
@@ -129,7 +140,7 @@ func (s *States) Activate(ctx context.Context, state State) (bool, error) {
 		bson.D{{Key: "_id", Value: state.Name}, {Key: "hash", Value: state.Hash}, {Key: "epoch", Value: state.Epoch}},
 		bson.D{
 			{Key: "$set", Value: bson.D{{Key: "state", Value: Active}}},
-			{Key: "$unset", Value: bson.D{{Key: "reason", Value: ""}}},
+			{Key: "$unset", Value: bson.D{{Key: "reason", Value: ""}, {Key: "after", Value: ""}}},
 			{Key: "$currentDate", Value: bson.D{{Key: "updated_at", Value: true}}},
 		})
 	if err != nil {

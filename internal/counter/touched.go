@@ -13,6 +13,10 @@ import (
 type Touched struct {
 	Key   bson.RawValue
 	Stamp bson.ObjectID // of the mark in the state database, zero when the counter document carries it
+	// Reason is why the key was marked, "" for an increment.
+	Reason string
+	// After is the cluster time of a change that the mark is for: a comparison at an earlier position has not seen it.
+	After bson.Timestamp
 }
 
 // ByLane reports whether a lane set the mark in the state database, and not a reconciler that could not judge the key.
@@ -90,13 +94,16 @@ func (t *TouchedKeys) marks(ctx context.Context) ([]Touched, error) {
 		ID    string `bson:"_id"`
 		Key   bson.Binary
 		Stamp bson.ObjectID
+
+		Reason string
+		After  bson.Timestamp
 	}
 	if err := cursor.All(ctx, &found); err != nil {
 		return nil, err
 	}
 	page := make([]Touched, len(found))
 	for i, mark := range found {
-		page[i] = Touched{Key: readRawKey(mark.Key), Stamp: mark.Stamp}
+		page[i] = Touched{Key: readRawKey(mark.Key), Stamp: mark.Stamp, Reason: mark.Reason, After: mark.After}
 		t.afterMark = mark.ID
 	}
 	return page, nil

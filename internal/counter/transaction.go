@@ -60,7 +60,7 @@ func (a *Applier) commit(ctx context.Context, p *piece) error {
 	if err != nil {
 		return err
 	}
-	a.observer.Applied(Applied{Folded: p.folded, Apart: p.apart, At: p.to, Duration: time.Since(started)})
+	a.observer.Applied(Applied{Folded: p.folded, Apart: p.apart, Images: p.images, At: p.to, Duration: time.Since(started)})
 	return nil
 }
 

@@ -2,6 +2,7 @@ package incrementer_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,6 +74,54 @@ func TestAMissingImageMarksTheCountersAndTheLaneGoesOn(t *testing.T) {
 	}
 	if shown := w.displayed(w.definitions[0]); shown[`"post"`] != 2 || shown[`"moved"`] != 1 {
 		t.Errorf("with images, displayed is %v", shown)
+	}
+}
+
+func TestAMissingImageIsCountedAndToldByWhatItCosts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.begin()
+	w.activate()
+	o := w.follow(following{})
+	rows := w.someRows(3)
+	w.insertRows(rows...)
+	w.mark()
+	w.images(false)
+	change := func(field string, value any) {
+		_, err := w.rows.UpdateOne(t.Context(), rows[0][:1], bson.D{{Key: "$set", Value: bson.D{{Key: field, Value: value}}}})
+		w.check(err)
+		w.mark()
+	}
+	want := func(skipped float64, states ...string) {
+		t.Helper()
+		if n := o.metric(t, "incrementer_events_skipped_total", "missing_image"); n != skipped {
+			t.Errorf("%v events counted as skipped, want %v", n, skipped)
+		}
+		for i, d := range w.definitions {
+			if s := w.state(d.Name); s.State != states[i] {
+				t.Errorf("%s is %+v, want %s", d.Name, s, states[i])
+			}
+		}
+	}
+	change("text", "nobody looks at it")
+	want(0, counter.Active, counter.Active)
+	if strings.Contains(o.log.String(), "without an image") {
+		t.Error("a change that costs nothing is told")
+	}
+	change("words", 1000)
+	want(1, counter.Active, counter.Active)
+	o.logged(t, "changes without an image, nothing of them is applied: their keys are marked")
+	change("post", "moved")
+	want(2, counter.Rebasing, counter.Active)
+	o.logged(t, "changes without an image, nothing of them is applied: counters are marked for a full recount")
+	o.logged(t, "counters=[per_post]")
+	for range 5 {
+		change("post", "moved on")
+		change("post", "moved back")
+	}
+	want(12, counter.Rebasing, counter.Active)
+	if n := strings.Count(o.log.String(), "without an image"); n != 2 {
+		t.Errorf("told %d times within a minute", n)
 	}
 }
 

@@ -21,7 +21,7 @@ type Metrics struct {
 	retries, restarts, gaps, fences                      *prometheus.CounterVec
 	batchEvents, commitDuration, latency                 *prometheus.HistogramVec
 
-	missingTold told
+	missingTold, keysTold told
 }
 
 // NewMetrics registers the incrementer's metrics.
@@ -38,7 +38,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	}
 	return &Metrics{
 		consumed:     count("incrementer_events_consumed_total", "Events read that concern a counter.", "source", "lane"),
-		skipped:      count("incrementer_events_skipped_total", "Events of which nothing was applied, by reason; their counters are marked for a recount.", "source", "reason"),
+		skipped:      count("incrementer_events_skipped_total", "Events of which nothing was applied, by reason; their keys or counters are marked for a recount.", "source", "reason"),
 		deadLettered: count("incrementer_events_dead_lettered_total", "Increments that their document could not take, set apart, by reason.", "source", "reason"),
 		increments:   count("incrementer_increments_applied_total", "Sum of the weights applied, by direction.", "counter", "op"),
 		batches:      count("incrementer_batches_committed_total", "Transactions committed, those that only move the position included.", "source"),
@@ -174,7 +174,7 @@ func (o Observer) Applied(a counter.Applied) {
 		m.increments.WithLabelValues(name, "inc").Add(s.inc)
 		m.increments.WithLabelValues(name, "dec").Add(s.dec)
 	}
-	m.skipped.WithLabelValues(o.Source, "missing_image").Add(float64(len(a.Missing)))
+	o.imageless(a.Images)
 	for i, x := range a.Apart {
 		m.deadLettered.WithLabelValues(o.Source, deadLetterReason(x.Code)).Inc()
 		if i == maxDescribed {
@@ -188,9 +188,26 @@ func (o Observer) Applied(a counter.Applied) {
 			logkey.Key, x.Delta.Key.String(), "delta", x.Delta.N, logkey.Error, x.Reason,
 			logkey.Action, "mend the document; the next reconcile then makes it right")
 	}
-	if len(a.Missing) > 0 && m.missingTold.due(time.Now()) {
-		o.Log.Error("changes without an image: every counter of the source is marked for a recount", logkey.Source, o.Source,
-			logkey.Events, len(a.Missing), logkey.Action, "run `incrementer setup` to turn changeStreamPreAndPostImages on")
+}
+
+// imageless counts and tells what was done about changes that came without an image. What costs a full recount is told
+// even where a line about single keys has just been.
+func (o Observer) imageless(i counter.Imageless) {
+	m := o.Metrics
+	m.skipped.WithLabelValues(o.Source, "missing_image").Add(float64(i.Events))
+	const message, remedy = "changes without an image, nothing of them is applied: ",
+		"run `incrementer setup` to turn changeStreamPreAndPostImages on"
+	switch {
+	case len(i.Recounts) > 0 && m.missingTold.due(time.Now()):
+		var names []string
+		for _, d := range i.Recounts {
+			names = append(names, d.Name)
+		}
+		o.Log.Error(message+"counters are marked for a full recount", logkey.Source, o.Source, logkey.Events, i.Events,
+			"counters", names, "keys", len(i.Keys), logkey.Error, i.Why, logkey.Action, remedy)
+	case len(i.Recounts) == 0 && i.Events > 0 && m.keysTold.due(time.Now()):
+		o.Log.Warn(message+"their keys are marked for a recount", logkey.Source, o.Source, logkey.Events, i.Events,
+			"keys", len(i.Keys), logkey.Action, remedy)
 	}
 }
 

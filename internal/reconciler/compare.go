@@ -28,6 +28,15 @@ type reading struct {
 	truth    counter.Truth
 	tail     int64 // applied beyond the position
 	mark     counter.Touched
+	pending  bool // the mark is for a change beyond the position, and stays
+}
+
+// spent is the mark that the comparison answers, zero when there is none.
+func (r reading) spent() counter.Touched {
+	if r.pending {
+		return counter.Touched{}
+	}
+	return r.mark
 }
 
 // verdict is what a comparison comes to.
@@ -81,7 +90,7 @@ func compare(r reading, upsert bool, state counter.State) verdict {
 		v.skip, v.why = skipBadSum, cmp.Or(r.truth.Bad, "the sum is too large to add to")
 		return v
 	case !d.Exists && v.truth == 0 && r.tail == 0:
-		v.clear = r.mark
+		v.clear = r.spent()
 		return v
 	case !d.Exists && !upsert:
 		v.skip, v.why = skipNoDocument, "there is no counter document, and upsert is off"
@@ -99,7 +108,7 @@ func compare(r reading, upsert bool, state counter.State) verdict {
 		d.Key = v.key
 		v.repair = &counter.Repair{
 			Read: d, Base: v.truth - d.Base, Live: -liveAt, Total: v.truth - (d.Total - r.tail),
-			Drifted: v.drift != 0 && !state.Rebased(), Mark: r.mark,
+			Drifted: v.drift != 0 && !state.Rebased(), Mark: r.spent(),
 		}
 	}
 	return v
@@ -113,6 +122,8 @@ func cause(r reading, v verdict, upsert bool, reason Cause) Cause {
 		return CauseEdited
 	case reason != "":
 		return reason
+	case r.mark.Reason == counter.ReasonMissingImage:
+		return CauseMissingImage
 	case upsert && r.mark.ByLane():
 		// The document could carry its own mark, and did not.
 		return CauseSetApart

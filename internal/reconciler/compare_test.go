@@ -6,6 +6,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"pgregory.net/rapid"
 
+	"driftless/internal/checkpoint"
 	"driftless/internal/counter"
 )
 
@@ -34,6 +35,8 @@ func TestCompare(t *testing.T) {
 		untouched = false
 		upsert    = true
 	)
+	imageless := lane
+	imageless.Reason = counter.ReasonMissingImage
 	states := map[Cause]counter.State{
 		"":                {State: counter.Active},
 		"first":           {State: counter.Rebasing, Reason: counter.ReasonNew},
@@ -49,39 +52,41 @@ func TestCompare(t *testing.T) {
 		cause     Cause
 		recurring bool
 	}{
-		"right and untouched":             {reading{document: document(3, 2), truth: truth(5)}, upsert, "", right, 0, "", false},
-		"right and touched":               {reading{document: document(3, 2, touched), truth: truth(5)}, upsert, "", rebased, 0, "", false},
-		"right, marked apart":             {reading{document: document(3, 2), truth: truth(5), mark: lane}, untouched, "", rebased, 0, "", false},
-		"right with a tail":               {reading{document: document(3, 2), truth: truth(4), tail: 1}, upsert, "", right, 0, "", false},
-		"right with a negative tail":      {reading{document: document(3, 2), truth: truth(9), tail: -4}, upsert, "", right, 0, "", false},
-		"too high":                        {reading{document: document(3, 2), truth: truth(4)}, upsert, "", repaired, 1, CauseUnknown, false},
-		"too low":                         {reading{document: document(3, 2), truth: truth(9)}, upsert, "", repaired, -4, CauseUnknown, false},
-		"too high by what the tail hides": {reading{document: document(3, 2), truth: truth(5), tail: 1}, upsert, "", repaired, -1, CauseUnknown, false},
-		"below zero":                      {reading{document: document(3, -7), truth: truth(0)}, upsert, "", repaired, -4, CauseUnknown, false},
-		"rows gone":                       {reading{document: document(3, 0), truth: truth(0)}, upsert, "", repaired, 3, CauseUnknown, false},
-		"base edited":                     {reading{document: document(3, 2, total(4)), truth: truth(4)}, upsert, "", repaired, 1, CauseEdited, false},
-		"only total edited":               {reading{document: document(3, 2, total(9)), truth: truth(5)}, upsert, "", repaired, 4, CauseEdited, false},
-		"only total edited, with a tail":  {reading{document: document(3, 2, total(9)), truth: truth(4), tail: 1}, upsert, "", repaired, 4, CauseEdited, false},
-		"only total gone":                 {reading{document: document(3, 2, noTotal), truth: truth(5)}, upsert, "", repaired, -5, CauseEdited, false},
-		"total named anew":                {reading{document: document(3, 2, noTotal), truth: truth(5)}, upsert, "first", rebased, -5, CauseEdited, false},
-		"edited beside a gap":             {reading{document: document(3, 2, total(4)), truth: truth(4)}, upsert, CauseGap, repaired, 1, CauseEdited, false},
-		"the first recount":               {reading{document: document(3, 2), truth: truth(4)}, upsert, "first", rebased, 1, CauseUnknown, false},
-		"a gap":                           {reading{document: document(3, 2), truth: truth(4)}, upsert, CauseGap, repaired, 1, CauseGap, false},
-		"a missing image":                 {reading{document: document(3, 2), truth: truth(4)}, upsert, CauseMissingImage, repaired, 1, CauseMissingImage, false},
-		"an increment set apart":          {reading{document: document(3, 2), truth: truth(6), mark: lane}, upsert, "", repaired, -1, CauseSetApart, false},
-		"looked at again":                 {reading{document: document(3, 2), truth: truth(6), mark: own}, upsert, "", repaired, -1, CauseUnknown, false},
-		"no total to bear witness":        {reading{document: document(3, 2, noTotal), truth: truth(4)}, upsert, "", repaired, 1, CauseUnknown, false},
-		"wrong again":                     {reading{document: document(3, 2, drifted), truth: truth(4)}, upsert, "", repaired, 1, CauseUnknown, true},
-		"right after it was wrong":        {reading{document: document(3, 2, drifted), truth: truth(5)}, upsert, "", right, 0, "", false},
-		"rows without a document":         {reading{truth: truth(4)}, upsert, "", repaired, -4, CauseNoDocument, false},
-		"neither, marked":                 {reading{truth: truth(0), mark: lane}, upsert, "", unmarked, 0, "", false},
-		"neither, but a tail":             {reading{truth: truth(0), tail: 2}, upsert, "", repaired, -2, CauseNoDocument, false},
-		"no document and no upsert":       {reading{truth: truth(4), mark: lane}, untouched, "", skipNoDocument, 0, "", false},
-		"no document, no rows, no upsert": {reading{truth: truth(0), mark: lane}, untouched, "", unmarked, 0, "", false},
-		"field of another type":           {reading{document: document(3, 0, bad), truth: truth(4)}, upsert, "", skipBadField, 0, "", false},
-		"field near the end of its range": {reading{document: document(largest+1, 0), truth: truth(4)}, upsert, "", skipBadField, 0, "", false},
-		"sum beyond 64 bits":              {reading{document: document(3, 0), truth: counter.Truth{Key: key, Bad: "1e30"}}, upsert, "", skipBadSum, 0, "", false},
-		"sum near the end of its range":   {reading{document: document(3, 0), truth: truth(-largest - 1)}, upsert, "", skipBadSum, 0, "", false},
+		"right and untouched":              {reading{document: document(3, 2), truth: truth(5)}, upsert, "", right, 0, "", false},
+		"right and touched":                {reading{document: document(3, 2, touched), truth: truth(5)}, upsert, "", rebased, 0, "", false},
+		"right, marked apart":              {reading{document: document(3, 2), truth: truth(5), mark: lane}, untouched, "", rebased, 0, "", false},
+		"right with a tail":                {reading{document: document(3, 2), truth: truth(4), tail: 1}, upsert, "", right, 0, "", false},
+		"right with a negative tail":       {reading{document: document(3, 2), truth: truth(9), tail: -4}, upsert, "", right, 0, "", false},
+		"too high":                         {reading{document: document(3, 2), truth: truth(4)}, upsert, "", repaired, 1, CauseUnknown, false},
+		"too low":                          {reading{document: document(3, 2), truth: truth(9)}, upsert, "", repaired, -4, CauseUnknown, false},
+		"too high by what the tail hides":  {reading{document: document(3, 2), truth: truth(5), tail: 1}, upsert, "", repaired, -1, CauseUnknown, false},
+		"below zero":                       {reading{document: document(3, -7), truth: truth(0)}, upsert, "", repaired, -4, CauseUnknown, false},
+		"rows gone":                        {reading{document: document(3, 0), truth: truth(0)}, upsert, "", repaired, 3, CauseUnknown, false},
+		"base edited":                      {reading{document: document(3, 2, total(4)), truth: truth(4)}, upsert, "", repaired, 1, CauseEdited, false},
+		"only total edited":                {reading{document: document(3, 2, total(9)), truth: truth(5)}, upsert, "", repaired, 4, CauseEdited, false},
+		"only total edited, with a tail":   {reading{document: document(3, 2, total(9)), truth: truth(4), tail: 1}, upsert, "", repaired, 4, CauseEdited, false},
+		"only total gone":                  {reading{document: document(3, 2, noTotal), truth: truth(5)}, upsert, "", repaired, -5, CauseEdited, false},
+		"total named anew":                 {reading{document: document(3, 2, noTotal), truth: truth(5)}, upsert, "first", rebased, -5, CauseEdited, false},
+		"edited beside a gap":              {reading{document: document(3, 2, total(4)), truth: truth(4)}, upsert, CauseGap, repaired, 1, CauseEdited, false},
+		"the first recount":                {reading{document: document(3, 2), truth: truth(4)}, upsert, "first", rebased, 1, CauseUnknown, false},
+		"a gap":                            {reading{document: document(3, 2), truth: truth(4)}, upsert, CauseGap, repaired, 1, CauseGap, false},
+		"a missing image":                  {reading{document: document(3, 2), truth: truth(4)}, upsert, CauseMissingImage, repaired, 1, CauseMissingImage, false},
+		"an increment set apart":           {reading{document: document(3, 2), truth: truth(6), mark: lane}, upsert, "", repaired, -1, CauseSetApart, false},
+		"looked at again":                  {reading{document: document(3, 2), truth: truth(6), mark: own}, upsert, "", repaired, -1, CauseUnknown, false},
+		"its row changed without an image": {reading{document: document(3, 2), truth: truth(6), mark: imageless}, upsert, "", repaired, -1, CauseMissingImage, false},
+		"edited beside such a row":         {reading{document: document(3, 2, total(4)), truth: truth(4), mark: imageless}, upsert, "", repaired, 1, CauseEdited, false},
+		"no total to bear witness":         {reading{document: document(3, 2, noTotal), truth: truth(4)}, upsert, "", repaired, 1, CauseUnknown, false},
+		"wrong again":                      {reading{document: document(3, 2, drifted), truth: truth(4)}, upsert, "", repaired, 1, CauseUnknown, true},
+		"right after it was wrong":         {reading{document: document(3, 2, drifted), truth: truth(5)}, upsert, "", right, 0, "", false},
+		"rows without a document":          {reading{truth: truth(4)}, upsert, "", repaired, -4, CauseNoDocument, false},
+		"neither, marked":                  {reading{truth: truth(0), mark: lane}, upsert, "", unmarked, 0, "", false},
+		"neither, but a tail":              {reading{truth: truth(0), tail: 2}, upsert, "", repaired, -2, CauseNoDocument, false},
+		"no document and no upsert":        {reading{truth: truth(4), mark: lane}, untouched, "", skipNoDocument, 0, "", false},
+		"no document, no rows, no upsert":  {reading{truth: truth(0), mark: lane}, untouched, "", unmarked, 0, "", false},
+		"field of another type":            {reading{document: document(3, 0, bad), truth: truth(4)}, upsert, "", skipBadField, 0, "", false},
+		"field near the end of its range":  {reading{document: document(largest+1, 0), truth: truth(4)}, upsert, "", skipBadField, 0, "", false},
+		"sum beyond 64 bits":               {reading{document: document(3, 0), truth: counter.Truth{Key: key, Bad: "1e30"}}, upsert, "", skipBadSum, 0, "", false},
+		"sum near the end of its range":    {reading{document: document(3, 0), truth: truth(-largest - 1)}, upsert, "", skipBadSum, 0, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := compare(tt.reading, tt.upsert, states[tt.reason])
@@ -101,6 +106,40 @@ func TestCompare(t *testing.T) {
 				t.Errorf("marked %v, want %v", v.marked, want)
 			}
 		})
+	}
+}
+
+// TestAMarkStaysUntilItsChangeHasBeenSeen: the position may lie just before the change that the mark is for.
+func TestAMarkStaysUntilItsChangeHasBeenSeen(t *testing.T) {
+	d, err := counter.Define(declared("app", counterName, "base_count", "live_delta"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := bson.Timestamp{T: 100, I: 5}
+	mark := counter.Touched{Key: raw("p"), Stamp: bson.NewObjectID(), Reason: counter.ReasonMissingImage, After: change}
+	for name, tt := range map[string]struct {
+		at    bson.Timestamp
+		stays bool
+	}{
+		"before it": {bson.Timestamp{T: 100, I: 4}, true},
+		"at it":     {change, false},
+		"after it":  {bson.Timestamp{T: 101, I: 1}, false},
+	} {
+		for there, v := range map[string]view{
+			"a document": {documents: map[string]counter.Document{counter.Canonical(raw("p")): {Key: raw("p"), Exists: true}}},
+			"nothing":    {},
+		} {
+			v.lanes = []checkpoint.Checkpoint{{Position: tt.at}}
+			p := &pass{definition: d, seen: map[string]bool{}}
+			verdict := p.judge(v, []counter.Touched{mark})[0]
+			cleared := verdict.clear
+			if verdict.repair != nil {
+				cleared = verdict.repair.Mark
+			}
+			if stays := cleared.Stamp.IsZero(); stays != tt.stays {
+				t.Errorf("%s, %s: the mark stays: %v, want %v", name, there, stays, tt.stays)
+			}
+		}
 	}
 }
 

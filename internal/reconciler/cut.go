@@ -57,9 +57,13 @@ type view struct {
 	laneOf    map[string]int // by key, where there are several lanes
 }
 
-// position is the one at which a key was judged: its own lane's.
-func (v view) position(key bson.RawValue) bson.Timestamp {
-	return v.lanes[v.laneOf[counter.Canonical(key)]].Position
+// position is the one at which a key was judged, by its canonical form: its own lane's. A key that has neither rows nor a
+// document, which may be any lane's, is judged where all of them are.
+func (v view) position(key string) bson.Timestamp {
+	if lane, known := v.laneOf[key]; known {
+		return v.lanes[lane].Position
+	}
+	return v.through()
 }
 
 // read takes one cut: checkpoints, state and documents in one snapshot, the rows of every lane's keys at the position that

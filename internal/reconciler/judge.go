@@ -42,6 +42,7 @@ func readingsOf(v view, marks []counter.Touched) map[string]reading {
 	}
 	for key, r := range readings {
 		r.tail = v.tail[key]
+		r.pending = v.position(key).Before(r.mark.After)
 		readings[key] = r
 	}
 	return readings

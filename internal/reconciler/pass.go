@@ -71,6 +71,9 @@ func (p *pass) finish(ctx context.Context, full bool) error {
 	if err := p.keepSighting(ctx, full); err != nil || p.began.state.State != counter.Rebasing {
 		return err
 	}
+	if p.began.through().Before(p.began.state.After) {
+		return nil // what the recount is for lies beyond it: once more, with the next run
+	}
 	_, err := p.states.Activate(ctx, p.began.state)
 	return err
 }

@@ -116,7 +116,7 @@ func (p *pass) wrong(v view, w verdict) {
 	}
 	p.log.Warn("counter drifted", logkey.Counter, p.definition.Name, logkey.Key, key.String(),
 		logkey.Displayed, w.displayed, logkey.Truth, w.truth, logkey.Drift, w.drift, logkey.Direction, direction(w.drift),
-		logkey.Cause, w.cause, logkey.Position, positionInWords(v.position(w.key)), logkey.Run, p.run)
+		logkey.Cause, w.cause, logkey.Position, positionInWords(v.position(counter.Canonical(w.key))), logkey.Run, p.run)
 }
 
 func direction(drift int64) string {

@@ -1,0 +1,15 @@
+package counter
+
+// MaxImageReads is exported for tests.
+const MaxImageReads = maxImageReads
+
+// Means says what a change without an image means to a counter: nothing, or a recount of the key that the row has
+// after it. Neither is a full recount.
+func Means(d *Definition, c Change) (free, ofItsKey bool) {
+	r := readsOf(d)
+	e := r.effect(c)
+	return e == effect(0), e == ofKey
+}
+
+// Touches is exported for tests.
+var Touches = touches
