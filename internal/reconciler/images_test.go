@@ -421,6 +421,7 @@ func TestImagesThatComeAndGo(t *testing.T) {
 			"images on":     func(*rapid.T) { h.f.images(true) },
 			"images off":    func(*rapid.T) { h.f.images(false) },
 			"blind changes": h.blindChanges,
+			"blind edits":   h.blindEdits,
 			"away": func(t *rapid.T) { // the lane sees all of it at once, when much of it is over
 				h.f.stop()
 				for range rapid.IntRange(1, 4).Draw(t, "turns") {
@@ -485,6 +486,34 @@ func (h *history) blindChanges(t *rapid.T) {
 	if rapid.Bool().Draw(t, "images on again") {
 		h.f.images(true)
 	}
+}
+
+// blindEdits changes rows without images and leaves their keys alone, right after a run: neither a full recount nor an
+// older mark hides one that is not made.
+func (h *history) blindEdits(t *rapid.T) {
+	h.f.catchUp()
+	if report, err := h.r.RunOnce(h.f.t.Context(), Options{}); err != nil || report.Result != ResultOK {
+		t.Fatalf("run: %v, %s", err, show(report))
+	}
+	h.f.images(false)
+	for range rapid.IntRange(1, 4).Draw(t, "edits") {
+		n := h.drawRow(t)
+		r := h.rows[n]
+		change := set("score", r.score+1)
+		if r.score++; rapid.Bool().Draw(t, "soft delete or undelete") {
+			r.score--
+			r.deleted = !r.deleted
+			change = set("deleted_at", nil)
+			if r.deleted {
+				change = gone
+			}
+		}
+		h.rows[n] = r
+		_, err := h.f.rows.UpdateOne(h.f.t.Context(), bson.D{{Key: "_id", Value: n}}, change)
+		h.f.check(err)
+	}
+	h.f.images(true)
+	h.everyWrongKeyIsMarked(t)
 }
 
 func union(a, b map[string]int64) map[string]int64 {
