@@ -37,7 +37,7 @@ func Connect(ctx context.Context, c config.MongoDB, program string) (*mongo.Clie
 	// Nothing of ours has a time limit for the whole client: a getMore may take as long as the server scans, and one cut
 	// off would start over for ever.
 	if opts.Timeout != nil && *opts.Timeout > 0 {
-		return nil, errors.New("mongodb.uri sets timeoutMS, which would cut off the wait for changes: remove it")
+		return nil, &Fault{Found: "mongodb.uri sets timeoutMS, which would cut off the wait for changes", Fix: "remove it"}
 	}
 	client, err := mongo.Connect(opts)
 	if err != nil {
@@ -74,10 +74,8 @@ func Close(ctx context.Context, client *mongo.Client) {
 func inspect(ctx context.Context, client *mongo.Client, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	admin := client.Database("admin")
 	// Any server answers this, also one that is no primary or no member of a set: it is asked what it is first.
-	var h hello
-	err := admin.RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}, options.RunCmd().SetReadPreference(readpref.Nearest())).Decode(&h)
+	h, err := greet(ctx, client, readpref.Nearest())
 	if err != nil {
 		return err
 	}
@@ -85,10 +83,15 @@ func inspect(ctx context.Context, client *mongo.Client, limit time.Duration) err
 		return err
 	}
 	// Needs a user where the server asks for one, but no privilege: a missing user is told here and not by whatever comes first.
-	return admin.RunCommand(ctx, bson.D{
+	return client.Database("admin").RunCommand(ctx, bson.D{
 		{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}, {Key: "authorizedDatabases", Value: true},
 		{Key: "filter", Value: bson.D{{Key: "name", Value: "admin"}}},
 	}, options.RunCmd().SetReadPreference(readpref.Primary())).Err()
+}
+
+func greet(ctx context.Context, client *mongo.Client, which *readpref.ReadPref) (h hello, err error) {
+	err = client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}, options.RunCmd().SetReadPreference(which)).Decode(&h)
+	return h, err
 }
 
 // Error codes of the server.
@@ -105,25 +108,27 @@ func address(c config.MongoDB) string {
 	return text
 }
 
-// explainConnect turns the driver's error into one line with what to do. why is what the servers said, "" for nothing.
+// explainConnect turns the driver's error into a Fault. why is what the servers said, "" for nothing.
 func explainConnect(err error, c config.MongoDB, why string) error {
-	var fault servingError
+	var serving servingError
 	var server mongo.ServerError
 	switch {
-	case errors.As(err, &fault):
-		return fmt.Errorf("mongodb.uri leads to %w", fault)
+	case errors.As(err, &serving):
+		return &Fault{Found: "mongodb.uri leads to " + serving.what, Fix: serving.fix}
 	case errors.As(err, &server) && server.HasErrorCode(codeAuthenticationFailed):
-		return fmt.Errorf("MongoDB refuses the user name or password of mongodb.uri (%s): correct it, or authSource", address(c))
+		return &Fault{Found: fmt.Sprintf("MongoDB refuses the user name or password of mongodb.uri (%s)", address(c)),
+			Fix: "correct it, or authSource"}
 	case errors.As(err, &server) && server.HasErrorCode(codeUnauthorized):
-		return fmt.Errorf("MongoDB asks for a user, and mongodb.uri (%s) names none: put user:password@ in front of the host, "+
-			"best in a file that mongodb.uri_file names", address(c))
+		return &Fault{Found: fmt.Sprintf("MongoDB asks for a user, and mongodb.uri (%s) names none", address(c)),
+			Fix: "put user:password@ in front of the host, best in a file that mongodb.uri_file names"}
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("connect to mongodb.uri (%s): %w", address(c), context.Canceled)
 	case mongo.IsTimeout(err), mongo.IsNetworkError(err):
 		if why == "" {
 			why = "no server answers"
 		}
-		return fmt.Errorf("no usable MongoDB at mongodb.uri (%s): %s: check host, port, replicaSet and TLS", address(c), why)
+		return &Fault{Found: fmt.Sprintf("no usable MongoDB at mongodb.uri (%s): %s", address(c), why),
+			Fix: "check host, port, replicaSet and TLS"}
 	default:
 		return fmt.Errorf("ask MongoDB at mongodb.uri (%s) what it is: %s", address(c), withoutPassword(err, c))
 	}

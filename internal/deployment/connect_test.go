@@ -56,13 +56,22 @@ func TestOnlyAReplicaSetOfMongoDB6Serves(t *testing.T) {
 		"mongos":                {hello{Msg: "isdbgrid", MaxWireVersion: 17}, errMongos},
 		"standalone":            {hello{MaxWireVersion: 17}, errStandalone},
 		"not initiated":         {hello{IsReplicaSet: true, MaxWireVersion: 17}, errUninitiated},
-		"older, MongoDB 5.0":    {hello{SetName: "rs0", MaxWireVersion: 13}, errTooOld},
-		"rapid release, 5.3":    {hello{SetName: "rs0", MaxWireVersion: 16}, errTooOld},
+		"older, MongoDB 5.0":    {hello{SetName: "rs0", MaxWireVersion: 13}, tooOld(13)},
+		"rapid release, 5.3":    {hello{SetName: "rs0", MaxWireVersion: 16}, tooOld(16)},
 		"a mongos that is old":  {hello{Msg: "isdbgrid", MaxWireVersion: 13}, errMongos},
 		"a standalone that old": {hello{MaxWireVersion: 13}, errStandalone},
 	} {
 		if got := tt.says.fault(); !errors.Is(got, tt.want) {
 			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
+func TestAnOlderServerIsToldByItsRelease(t *testing.T) {
+	for wire, want := range map[int]string{16: "5.3", 13: "5.0", 12: "4.4", 9: "4.4", 8: "4.2", 7: "4.0 or older"} {
+		err := hello{SetName: "rs0", MaxWireVersion: wire}.fault()
+		if err == nil || !strings.HasPrefix(err.Error(), "MongoDB "+want+", which is older than 6.0") {
+			t.Errorf("wire version %d: %v", wire, err)
 		}
 	}
 }

@@ -110,21 +110,26 @@ func (p *planner) index(ctx context.Context, database, collection string, wanted
 		_, err := view.CreateOne(ctx, wanted.Model())
 		return err
 	}
+	step := Step{Do: create, subject: "index of " + database + "." + collection, missing: why}
 	at := slices.IndexFunc(have, func(i existingIndex) bool { return i.Name == wanted.Name })
 	switch {
 	case at < 0:
-		p.add(why, Privilege{database, collection, []string{"createIndex"}}, create,
-			"create index %s on %s.%s", wanted.Name, database, collection)
+		step.What = fmt.Sprintf("create index %s on %s.%s", wanted.Name, database, collection)
+		step.lacks, step.needs = wanted.Name+" is missing", Privilege{database, collection, []string{"createIndex"}}
+		p.add(step)
 	case !have[at].is(wanted):
 		if why == rebuilds {
-			why = counts // nobody replaces it but setup
+			step.missing = counts // nobody replaces it but setup
 		}
-		p.add(why, Privilege{database, collection, []string{"createIndex", "dropIndex"}}, func(ctx context.Context) error {
+		step.Do = func(ctx context.Context) error {
 			if err := view.DropOne(ctx, wanted.Name); err != nil {
 				return err
 			}
 			return create(ctx)
-		}, "replace index %s on %s.%s, which is not the one that is needed", wanted.Name, database, collection)
+		}
+		step.What = fmt.Sprintf("replace index %s on %s.%s, which is not the one that is needed", wanted.Name, database, collection)
+		step.lacks, step.needs = wanted.Name+" is not the one that is needed", Privilege{database, collection, []string{"createIndex", "dropIndex"}}
+		p.add(step)
 	}
 	return nil
 }

@@ -25,7 +25,10 @@ var own = []string{
 type Step struct {
 	What    string // what it does, as a sentence in the imperative
 	Do      func(context.Context) error
+	subject string // what it is about
+	lacks   string // what is wrong with that
 	missing missing
+	needs   Privilege
 }
 
 // missing says what cannot be done before a step is.
@@ -37,6 +40,10 @@ const (
 	follows                 // an incrementer cannot follow the rows
 	counts                  // neither program can do its work
 )
+
+func (m missing) String() string {
+	return [...]string{"recounts are slow", "the programs make it again", "the incrementer does not start", "neither program starts"}[m]
+}
 
 // ErrNotSetUp means that something was to run before setup.
 var ErrNotSetUp = errors.New("not set up")
@@ -100,19 +107,20 @@ type planner struct {
 }
 
 // add plans what is not planned yet. A step that is refused says which privileges it takes.
-func (p *planner) add(why missing, needs Privilege, do func(context.Context) error, format string, args ...any) {
-	what := fmt.Sprintf(format, args...)
-	if p.known[what] {
+func (p *planner) add(step Step) {
+	if p.known[step.What] {
 		return
 	}
-	p.known[what] = true
-	p.steps = append(p.steps, Step{What: what, missing: why, Do: func(ctx context.Context) error {
+	p.known[step.What] = true
+	do := step.Do
+	step.Do = func(ctx context.Context) error {
 		err := do(ctx)
 		if stream.HasCode(err, codeUnauthorized) {
-			return fmt.Errorf("the user of mongodb.uri may not: grant it %s, or run setup as one who has it", inWords([]Privilege{needs}))
+			return fmt.Errorf("the user of mongodb.uri may not: grant it %s, or run setup as one who has it", inWords([]Privilege{step.needs}))
 		}
 		return err
-	}})
+	}
+	p.steps = append(p.steps, step)
 }
 
 // collection is what listCollections says, nil when it does not exist.
@@ -135,22 +143,32 @@ func (p *planner) images(ctx context.Context, s config.Source) error {
 		return err
 	}
 	if spec == nil {
-		return fmt.Errorf("%s: source %s: collection %s.%s does not exist: create it, or correct the name", s.Pos, s.Name, database, name)
+		return &Fault{s.Pos, "source " + s.Name, fmt.Sprintf("collection %s.%s does not exist", database, name), "create it, or correct the name"}
 	}
 	if spec.Type != "collection" {
-		return fmt.Errorf("%s: source %s: %s.%s is a %s, which has no change stream of its own: name its collection",
-			s.Pos, s.Name, database, name, spec.Type)
+		return &Fault{s.Pos, "source " + s.Name, fmt.Sprintf("%s.%s is a %s, which has no change stream of its own", database, name, spec.Type),
+			"name its collection"}
 	}
 	if on, _ := spec.Options.Lookup("changeStreamPreAndPostImages", "enabled").BooleanOK(); on {
 		return nil
 	}
-	p.add(follows, Privilege{database, name, []string{"collMod"}}, func(ctx context.Context) error {
-		return p.client.Database(database).RunCommand(ctx, bson.D{
-			{Key: "collMod", Value: name},
-			{Key: "changeStreamPreAndPostImages", Value: bson.D{{Key: "enabled", Value: true}}},
-		}).Err()
-	}, "turn on changeStreamPreAndPostImages for %s.%s", database, name)
+	p.add(Step{
+		What: fmt.Sprintf("turn on changeStreamPreAndPostImages for %s.%s", database, name),
+		Do: func(ctx context.Context) error {
+			return p.client.Database(database).RunCommand(ctx, bson.D{
+				{Key: "collMod", Value: name},
+				{Key: "changeStreamPreAndPostImages", Value: bson.D{{Key: "enabled", Value: true}}},
+			}).Err()
+		},
+		subject: imagesOf(s), lacks: "changeStreamPreAndPostImages is off",
+		missing: follows, needs: Privilege{database, name, []string{"collMod"}},
+	})
 	return nil
+}
+
+// imagesOf is the subject of what is found about the images of a source.
+func imagesOf(s config.Source) string {
+	return "images of " + s.ChangeStream.Database + "." + s.ChangeStream.Collection
 }
 
 // target makes the counter documents' collection and the index of their marks, unless it is one that cannot hold them.
@@ -169,12 +187,13 @@ func (p *planner) target(ctx context.Context, d *counter.Definition) error {
 	case spec == nil && !t.Upsert && why == rebuilds:
 		return nil // the application's to make again
 	case spec == nil && !t.Upsert:
-		return fmt.Errorf("%s: counter %s: target collection %s.%s does not exist: create it, or set upsert: true", d.Pos, d.Name, t.Database, t.Collection)
+		return &Fault{d.Pos, "counter " + d.Name, fmt.Sprintf("target collection %s.%s does not exist", t.Database, t.Collection),
+			"create it, or set upsert: true"}
 	case spec == nil:
 		p.create(why, t.Database, t.Collection)
 	default:
-		if fault := unfit(spec); fault != "" {
-			return fmt.Errorf("%s: counter %s: target collection %s.%s %s", d.Pos, d.Name, t.Database, t.Collection, fault)
+		if found, fix := unfit(spec); found != "" {
+			return &Fault{d.Pos, "counter " + d.Name, fmt.Sprintf("target collection %s.%s %s", t.Database, t.Collection, found), fix}
 		}
 	}
 	if !t.Upsert {
@@ -183,30 +202,35 @@ func (p *planner) target(ctx context.Context, d *counter.Definition) error {
 	return p.index(ctx, t.Database, t.Collection, d.TouchedIndex(), why)
 }
 
-// unfit says why a collection cannot hold counter documents, "" when it can.
-func unfit(spec *mongo.CollectionSpecification) string {
+// unfit says why a collection cannot hold counter documents and what to do, "" when it can.
+func unfit(spec *mongo.CollectionSpecification) (found, fix string) {
 	locale, _ := spec.Options.Lookup("collation", "locale").StringValueOK()
 	capped, _ := spec.Options.Lookup("capped").BooleanOK()
 	switch {
 	case spec.Type != "collection":
-		return fmt.Sprintf("is a %s, which cannot hold counter documents: use a collection", spec.Type)
+		return fmt.Sprintf("is a %s, which cannot hold counter documents", spec.Type), "use a collection"
 	case locale != "" && locale != "simple":
-		return fmt.Sprintf("has the default collation %q, by which two keys may be one: use a collection without a collation", locale)
+		return fmt.Sprintf("has the default collation %q, by which two keys may be one", locale), "use a collection without a collation"
 	case capped:
-		return "is capped, and no transaction can write to it: use a collection that is not"
+		return "is capped, and no transaction can write to it", "use a collection that is not"
 	default:
-		return ""
+		return "", ""
 	}
 }
 
 func (p *planner) create(why missing, database, name string) {
-	p.add(why, Privilege{database, name, []string{"createCollection"}}, func(ctx context.Context) error {
-		err := p.client.Database(database).CreateCollection(ctx, name)
-		if stream.HasCode(err, codeNamespaceExists) {
-			return nil // somebody was faster
-		}
-		return err
-	}, "create collection %s.%s", database, name)
+	p.add(Step{
+		What: fmt.Sprintf("create collection %s.%s", database, name),
+		Do: func(ctx context.Context) error {
+			err := p.client.Database(database).CreateCollection(ctx, name)
+			if stream.HasCode(err, codeNamespaceExists) {
+				return nil // somebody was faster
+			}
+			return err
+		},
+		subject: "collection " + database + "." + name, lacks: "does not exist",
+		missing: why, needs: Privilege{database, name, []string{"createCollection"}},
+	})
 }
 
 // rows makes recounts cheap, unless an index that serves them is there.
@@ -219,8 +243,8 @@ func (p *planner) rows(ctx context.Context, c *config.Config, d *counter.Definit
 		return nil // told by its source; an index would create it
 	}
 	if spec == nil {
-		return fmt.Errorf("%s: counter %s: collection of rows %s.%s does not exist: create it, or correct the name",
-			d.Pos, d.Name, d.Rows.Database, d.Rows.Collection)
+		return &Fault{d.Pos, "counter " + d.Name, fmt.Sprintf("collection of rows %s.%s does not exist", d.Rows.Database, d.Rows.Collection),
+			"create it, or correct the name"}
 	}
 	if spec.Type != "collection" {
 		return nil // no index of its own

@@ -64,7 +64,7 @@ func (w word) why(set string) string {
 	switch {
 	// What is no member of the set is first, since the driver then hangs up, which looks like a failure.
 	case w.kind == "Standalone":
-		return "is " + string(errStandalone)
+		return "is " + errStandalone.Error()
 	case set != "" && w.setName != "" && w.setName != set:
 		return fmt.Sprintf("belongs to replica set %q, not to %q", w.setName, set)
 	case errors.Is(w.failure, io.EOF):
@@ -72,7 +72,7 @@ func (w word) why(set string) string {
 	case w.failure != nil:
 		return "does not answer (" + innermost(w.failure).Error() + ")"
 	case w.kind == "RSGhost":
-		return "is " + string(errUninitiated)
+		return "is " + errUninitiated.Error()
 	case w.kind == "RSPrimary":
 		return "is the primary, but slow to answer"
 	default:
