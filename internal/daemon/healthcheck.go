@@ -41,24 +41,29 @@ func HealthcheckCommand(listen func(*cobra.Command) (string, error)) *cobra.Comm
 
 // askHealth returns nil when the program that listens on address says within limit that it is alive.
 func askHealth(ctx context.Context, address string, limit time.Duration) error {
-	target, err := healthURL(address)
+	target, err := pageURL(address, "/healthz")
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
-	if err != nil {
-		return fmt.Errorf("ask %s: %w", target, err)
-	}
-	// Not the default transport: a proxy from the environment must not stand between us and this machine.
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Do(request)
+	response, err := page(ctx, target)
 	if err != nil {
 		return fmt.Errorf("ask %s: %w", target, shortCause(err, limit))
 	}
 	defer func() { _ = response.Body.Close() }()
 	return judgeHealth(target, response)
+}
+
+// page gets a page of a program on this machine.
+func page(ctx context.Context, target string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return nil, err
+	}
+	// Not the default transport: a proxy from the environment must not stand between us and this machine.
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	return client.Do(request)
 }
 
 func judgeHealth(target string, response *http.Response) error {
@@ -73,9 +78,9 @@ func judgeHealth(target string, response *http.Response) error {
 	return fmt.Errorf("%s answers %s: %s", target, response.Status, reasons)
 }
 
-// healthURL returns where to ask a program that listens on address. One that listens on every address is asked on
+// pageURL returns where to ask a program that listens on address for a page. One that listens on every address is asked on
 // loopback.
-func healthURL(address string) (string, error) {
+func pageURL(address, path string) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return "", fmt.Errorf("listen address %q is not host:port: %w", address, err)
@@ -89,7 +94,7 @@ func healthURL(address string) (string, error) {
 			host = "::1"
 		}
 	}
-	return "http://" + net.JoinHostPort(host, port) + "/healthz", nil
+	return "http://" + net.JoinHostPort(host, port) + path, nil
 }
 
 // shortCause drops the URL that net/http puts in front, since the caller names it, and says the usual causes in words.

@@ -70,9 +70,9 @@ func TestHealthURL(t *testing.T) {
 		"127.0.0.1:0":    "",
 		"127.0.0.1":      "",
 	} {
-		got, err := healthURL(address)
+		got, err := pageURL(address, "/healthz")
 		if got != want || (err == nil) != (want != "") {
-			t.Errorf("healthURL(%q) = %q, %v; want %q", address, got, err, want)
+			t.Errorf("pageURL(%q) = %q, %v; want %q", address, got, err, want)
 		}
 	}
 }

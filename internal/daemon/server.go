@@ -45,9 +45,9 @@ type Server struct {
 // Listen takes the port, so that a program learns that it is taken before it does anything else. Serve or Close must
 // follow.
 func Listen(ctx context.Context, o Options) (*Server, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", o.Listen)
+	listener, err := listen(ctx, o.Program, o.Listen)
 	if err != nil {
-		return nil, listenError(o, err)
+		return nil, err
 	}
 	return &Server{
 		listener: listener,
@@ -61,6 +61,14 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 			ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
 		},
 	}, nil
+}
+
+func listen(ctx context.Context, program, address string) (net.Listener, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, &ListenError{program, address, err}
+	}
+	return listener, nil
 }
 
 // Addr returns the address that the port has, host:port.
@@ -91,15 +99,32 @@ func (s *Server) Serve(ctx context.Context) error {
 	return nil
 }
 
-// listenError says which setting to change. The system's own text stays for causes not named here.
-func listenError(o Options, err error) error {
-	setting := o.Program + ".listen"
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("listen on %s: the address is taken, perhaps by another %s: set %s to a free one",
-			o.Listen, o.Program, setting)
+// ListenError says why an address cannot be had, and which setting to change. The system's own text stays for causes not
+// named here.
+type ListenError struct {
+	program, address string
+	cause            error
+}
+
+func (e *ListenError) Error() string { return e.Found() + ": " + e.Fix() }
+func (e *ListenError) Unwrap() error { return e.cause }
+
+// Found is what is wrong.
+func (e *ListenError) Found() string {
+	if errors.Is(e.cause, syscall.EADDRINUSE) {
+		return fmt.Sprintf("listen on %s: the address is taken, perhaps by another %s", e.address, e.program)
 	}
-	if op, ok := errors.AsType[*net.OpError](err); ok {
-		err = op.Err // without the address a second time
+	cause := e.cause
+	if op, ok := errors.AsType[*net.OpError](cause); ok {
+		cause = op.Err // without the address a second time
 	}
-	return fmt.Errorf("listen on %s: %w: set %s to host:port of this machine", o.Listen, err, setting)
+	return fmt.Sprintf("listen on %s: %s", e.address, cause)
+}
+
+// Fix is what to do.
+func (e *ListenError) Fix() string {
+	if errors.Is(e.cause, syscall.EADDRINUSE) {
+		return fmt.Sprintf("set %s.listen to a free one", e.program)
+	}
+	return fmt.Sprintf("set %s.listen to host:port of this machine", e.program)
 }
