@@ -15,7 +15,7 @@ import (
 	"driftless/internal/realtest"
 )
 
-// site is one configuration on the shared server, with its collection of rows made.
+// site is one configuration on a server, with its collection of rows made.
 type site struct {
 	t           *testing.T
 	client      *mongo.Client
@@ -26,10 +26,15 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	client := realtest.Client(t, realtest.Shared(t).URI())
+	return newSiteOn(t, realtest.Shared(t).URI())
+}
+
+func newSiteOn(t *testing.T, uri string) *site {
+	t.Helper()
+	client := realtest.Client(t, uri)
 	s := &site{t: t, client: client, app: realtest.DatabaseOn(t, client), state: realtest.DatabaseOn(t, client)}
 	s.config, _ = define(t, true)
-	s.config.MongoDB.StateDatabase = s.state
+	s.config.MongoDB.URI, s.config.MongoDB.StateDatabase = uri, s.state
 	s.config.Sources[0].ChangeStream.Database = s.app
 	s.config.Counters[0].Rows.Database, s.config.Counters[0].Target.Database = s.app, s.app
 	s.define()

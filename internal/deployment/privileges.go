@@ -27,17 +27,22 @@ const (
 	Reconcile            // compare and repair: reconciler run
 )
 
-// Privilege is what a user may do with one collection, or with a whole database where the collection is "".
+// Privilege is what a user may do with one collection, with a whole database where the collection is "", or with the
+// cluster where the database is "" as well.
 type Privilege struct {
 	Database, Collection string
 	Actions              []string // sorted
 }
 
 func (p Privilege) resource() string {
-	if p.Collection == "" {
+	switch {
+	case p.Database == "":
+		return "the cluster"
+	case p.Collection == "":
 		return "database " + p.Database
+	default:
+		return p.Database + "." + p.Collection
 	}
-	return p.Database + "." + p.Collection
 }
 
 // needs are the actions of a use, by what a collection is to us.
@@ -129,15 +134,10 @@ func (all *privileges) add(database, collection string, actions ...string) {
 
 // Permitted returns one error that names everything in want that the user of the connection may not do.
 func Permitted(ctx context.Context, client *mongo.Client, want []Privilege) error {
-	var status struct {
-		AuthInfo authInfo `bson:"authInfo"`
-	}
-	err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "connectionStatus", Value: 1}, {Key: "showPrivileges", Value: true}},
-		options.RunCmd().SetReadPreference(readpref.Primary())).Decode(&status)
+	info, err := authOf(ctx, client)
 	if err != nil {
-		return fmt.Errorf("ask which privileges the user has: %w", err)
+		return err
 	}
-	info := status.AuthInfo
 	if len(info.Users) == 0 {
 		return nil // a server that asks for no user
 	}
@@ -148,10 +148,29 @@ func Permitted(ctx context.Context, client *mongo.Client, want []Privilege) erro
 	return fmt.Errorf("the user %q of mongodb.uri lacks privileges: grant it %s", info.Users[0].User, inWords(missing))
 }
 
-// authInfo is what the server knows about the user of a connection.
+// authOf asks who the user of the connection is and what that one may do.
+func authOf(ctx context.Context, client *mongo.Client) (authInfo, error) {
+	var status struct {
+		AuthInfo authInfo `bson:"authInfo"`
+	}
+	err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "connectionStatus", Value: 1}, {Key: "showPrivileges", Value: true}},
+		options.RunCmd().SetReadPreference(readpref.Primary())).Decode(&status)
+	if err != nil {
+		return authInfo{}, fmt.Errorf("ask which privileges the user has: %w", err)
+	}
+	return status.AuthInfo, nil
+}
+
+// authInfo is what the server knows about the user of a connection; no users where it asks for none.
 type authInfo struct {
 	Users  []struct{ User string } `bson:"authenticatedUsers"`
+	Roles  []role                  `bson:"authenticatedUserRoles"`
 	Grants []grant                 `bson:"authenticatedUserPrivileges"`
+}
+
+type role struct {
+	Name     string `bson:"role"`
+	Database string `bson:"db"`
 }
 
 // grant is a privilege as the server lists it. A resource without a database is the cluster or the like.
@@ -190,7 +209,10 @@ func (a authInfo) missing(want []Privilege) []Privilege {
 }
 
 // inWords lists privileges for people, those with the same actions together.
-func inWords(all []Privilege) string {
+func inWords(all []Privilege) string { return words(all, Privilege.resource) }
+
+// words lists privileges with the resources named as given.
+func words(all []Privilege, resource func(Privilege) string) string {
 	var actions []string // in the order of their first resource
 	resources := map[string][]string{}
 	for _, p := range all {
@@ -198,7 +220,7 @@ func inWords(all []Privilege) string {
 		if resources[key] == nil {
 			actions = append(actions, key)
 		}
-		resources[key] = append(resources[key], p.resource())
+		resources[key] = append(resources[key], resource(p))
 	}
 	for i, key := range actions {
 		actions[i] = key + " on " + strings.Join(resources[key], ", ")
