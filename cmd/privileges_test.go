@@ -19,6 +19,19 @@ var oplog = deployment.Privilege{Database: "local", Collection: "oplog.rs", Acti
 // privileges are the least for a use of the place's configuration.
 func (p *place) privileges(use deployment.Use) []deployment.Privilege {
 	p.t.Helper()
+	c, definitions := p.loaded()
+	return deployment.Privileges(c, definitions, use)
+}
+
+// optional are those that a use can do without.
+func (p *place) optional(use deployment.Use) []deployment.Privilege {
+	p.t.Helper()
+	_, definitions := p.loaded()
+	return deployment.Optional(definitions, use)
+}
+
+func (p *place) loaded() (*config.Config, []*counter.Definition) {
+	p.t.Helper()
 	c, err := config.Load(config.Options{File: p.file})
 	if err != nil {
 		p.t.Fatal(err)
@@ -27,7 +40,7 @@ func (p *place) privileges(use deployment.Use) []deployment.Privilege {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return deployment.Privileges(c, definitions, use)
+	return c, definitions
 }
 
 // without takes one action away.
@@ -44,10 +57,11 @@ func (p *place) as(m *realtest.Mongod, name string, privileges []deployment.Priv
 	p.t.Helper()
 	list := make(bson.A, len(privileges))
 	for i, g := range privileges {
-		list[i] = bson.D{
-			{Key: "resource", Value: bson.D{{Key: "db", Value: g.Database}, {Key: "collection", Value: g.Collection}}},
-			{Key: "actions", Value: g.Actions},
+		resource := bson.D{{Key: "db", Value: g.Database}, {Key: "collection", Value: g.Collection}}
+		if g.Database == "" {
+			resource = bson.D{{Key: "cluster", Value: true}}
 		}
+		list[i] = bson.D{{Key: "resource", Value: resource}, {Key: "actions", Value: g.Actions}}
 	}
 	name += "_" + p.app
 	p.must("admin", bson.D{{Key: "createRole", Value: name}, {Key: "privileges", Value: list}, {Key: "roles", Value: bson.A{}}})

@@ -10,8 +10,8 @@ import (
 
 // verbs that read settings, by program.
 var verbs = map[string][]string{
-	"incrementer": {"run", "validate", "setup", "status", "healthcheck"},
-	"reconciler":  {"run", "verify", "validate", "healthcheck"},
+	"incrementer": {"run", "validate", "check", "setup", "status", "healthcheck"},
+	"reconciler":  {"run", "verify", "validate", "check", "healthcheck"},
 }
 
 func TestHelpOfEveryVerbShowsEverySettingWithDefaultAndUnit(t *testing.T) {
@@ -57,11 +57,14 @@ func TestCommandLineAndFileFaultsAreOneLineEach(t *testing.T) {
 		code          int
 		line          string
 	}{
-		{"incrementer", "", 2, "no command given: it is one of completion, healthcheck, run, setup, status, validate, version"},
+		{"incrementer", "", 2, "no command given: it is one of check, completion, healthcheck, run, setup, status, validate, version"},
 		{"incrementer", "rum", 2, `unknown command "rum", did you mean run?`},
 		{"incrementer", "run now", 2, `run takes no arguments, but got "now"`},
 		{"incrementer", "run --once", 2, "unknown flag: --once"},
 		{"incrementer", "status -o yaml", 2, "must be text or json"},
+		{"incrementer", "check -o csv", 2, "must be text or json"},
+		{"reconciler", "check now", 2, `check takes no arguments, but got "now"`},
+		{"reconciler", "check --config /nowhere.yaml", 78, "/nowhere.yaml: is missing"},
 		{"incrementer", "setup --dry-run=maybe", 2, `invalid argument "maybe" for "--dry-run"`},
 		{"incrementer", "validate --config /nowhere.yaml", 78, "/nowhere.yaml: is missing: create it, or name another with --config FILE or DRIFTLESS_CONFIG"},
 		{"incrementer", "run --config /nowhere.yaml", 78, "/nowhere.yaml: is missing"},

@@ -9,11 +9,14 @@ import (
 	"driftless/internal/command"
 	"driftless/internal/config"
 	"driftless/internal/daemon"
+	"driftless/internal/deployment"
 )
 
 const program = "incrementer"
 
 func main() { os.Exit(daemon.Main(verbs())) }
+
+func listen(c *config.Config) string { return c.Incrementer.Listen }
 
 // verbs is the tree of commands.
 func verbs() *cobra.Command {
@@ -25,10 +28,11 @@ func verbs() *cobra.Command {
 		Example: "  incrementer validate --config driftless.yaml\n" +
 			"  incrementer setup --dry-run\n" +
 			"  incrementer setup\n" +
+			"  incrementer check\n" +
 			"  incrementer run",
 	}
 	config.RegisterFlags(root.PersistentFlags(), "mongodb", "log", program)
-	root.AddCommand(runCommand(), command.Validate(), setupCommand(), statusCommand(),
-		daemon.HealthcheckCommand(command.Listen(func(c *config.Config) string { return c.Incrementer.Listen })), daemon.VersionCommand(program))
+	root.AddCommand(runCommand(), command.Validate(), command.Check(program, deployment.Follow, listen), setupCommand(), statusCommand(),
+		daemon.HealthcheckCommand(command.Listen(listen)), daemon.VersionCommand(program))
 	return root
 }

@@ -9,11 +9,14 @@ import (
 	"driftless/internal/command"
 	"driftless/internal/config"
 	"driftless/internal/daemon"
+	"driftless/internal/deployment"
 )
 
 const program = "reconciler"
 
 func main() { os.Exit(daemon.Main(verbs())) }
+
+func listen(c *config.Config) string { return c.Reconciler.Listen }
 
 // verbs is the tree of commands.
 func verbs() *cobra.Command {
@@ -22,12 +25,13 @@ func verbs() *cobra.Command {
 		Short: "Find out how wrong counters are, say why, and repair them",
 		Long: "reconciler recounts the rows of the counters touched since its last run, at the very position that the counter\n" +
 			"reflects, reports the drift (displayed - truth) with its sign, and repairs it. `reconciler verify` only looks.",
-		Example: "  reconciler verify --full\n" +
+		Example: "  reconciler check\n" +
+			"  reconciler verify --full\n" +
 			"  reconciler run --once --full\n" +
 			"  reconciler run",
 	}
 	config.RegisterFlags(root.PersistentFlags(), "mongodb", "log", program)
-	root.AddCommand(runCommand(), verifyCommand(), command.Validate(),
-		daemon.HealthcheckCommand(command.Listen(func(c *config.Config) string { return c.Reconciler.Listen })), daemon.VersionCommand(program))
+	root.AddCommand(runCommand(), verifyCommand(), command.Validate(), command.Check(program, deployment.Reconcile, listen),
+		daemon.HealthcheckCommand(command.Listen(listen)), daemon.VersionCommand(program))
 	return root
 }
