@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,7 +30,7 @@ type Leases struct {
 	name       string
 	run        bson.ObjectID // this process, of all that ever had the name
 	term       time.Duration
-	registered bool
+	started    time.Time // when it registered first, by the server's clock
 }
 
 // NewLeases takes leases for the instance of the given name, which lasts from one start of a process to the next, so that
@@ -40,14 +41,20 @@ func NewLeases(client *mongo.Client, stateDatabase, name string, term time.Durat
 	return &Leases{collection: db.Collection(LeasesCollection), name: name, run: bson.NewObjectID(), term: term}
 }
 
+// Following is how an instance follows a source.
+type Following struct {
+	Hash  string   `bson:"hash"`  // of its configuration of the source
+	Lanes []string `bson:"lanes"` // that the source has by it
+}
+
 // Instance is one process that follows sources.
 type Instance struct {
 	Name      string
 	Run       bson.ObjectID
-	Started   time.Time         // by the server's clock
-	Sources   map[string]string // what it follows, with the hash of how
-	Lives     bool              // heard of within the term
-	ExpiresIn time.Duration     // until it counts as gone
+	Started   time.Time            // by the server's clock
+	Sources   map[string]Following // by name
+	Lives     bool                 // heard of within the term
+	ExpiresIn time.Duration        // until it counts as gone
 }
 
 // Lease is who has a lane.
@@ -66,28 +73,29 @@ type Roster struct {
 
 // leaseDocument is both: an instance's document has sources, a lane's has none.
 type leaseDocument struct {
-	ID      string            `bson:"_id"`
-	Owner   string            `bson:"owner"`
-	Run     bson.ObjectID     `bson:"run"`
-	Started time.Time         `bson:"started_at"`
-	Sources map[string]string `bson:"sources"`
-	Held    bool              `bson:"held"`
-	Left    int64             `bson:"left"` // ms
+	ID      string               `bson:"_id"`
+	Owner   string               `bson:"owner"`
+	Run     bson.ObjectID        `bson:"run"`
+	Started time.Time            `bson:"started_at"` // of the instance: a lane's says it of its owner
+	Sources map[string]Following `bson:"sources"`
+	Held    bool                 `bson:"held"`
+	Left    int64                `bson:"left"` // ms
 }
 
 // Register makes the instance known, or known again: it has to be called well within every term. It returns false when
-// another process of the same name has registered since: that one has the lanes.
-func (l *Leases) Register(ctx context.Context, sources map[string]string) (bool, error) {
-	mine := any(bson.D{{Key: "$or", Value: bson.A{equals("$run", l.run), expired}}})
-	if !l.registered {
-		mine = true // whoever had the name before is gone, or finds out
+// another process of the same name has registered since and lives: that one has the lanes.
+func (l *Leases) Register(ctx context.Context, sources map[string]Following) (bool, error) {
+	mine, started := any(bson.D{{Key: "$or", Value: bson.A{equals("$run", l.run), expired}}}), any(l.started)
+	if l.started.IsZero() {
+		mine, started = true, "$$NOW" // whoever had the name before is gone, or finds out
 		if err := l.forget(ctx); err != nil {
 			return false, err
 		}
 	}
+	// Once started, always started then, also where the name comes back to it: its configuration is no newer for that.
 	// $literal: in an expression, a document is one.
 	set := bson.D{
-		{Key: "started_at", Value: when(equals("$run", l.run), "$started_at", when(mine, "$$NOW", "$started_at"))},
+		{Key: "started_at", Value: when(mine, started, "$started_at")},
 		{Key: "sources", Value: when(mine, literal(sources), "$sources")},
 		{Key: "expires_at", Value: when(mine, l.until(), "$expires_at")},
 		{Key: "owner", Value: l.name},
@@ -97,8 +105,11 @@ func (l *Leases) Register(ctx context.Context, sources map[string]string) (bool,
 	if err != nil {
 		return false, fmt.Errorf("register instance %s: %w", l.name, err)
 	}
-	l.registered = l.registered || now.Run == l.run
-	return now.Run == l.run, nil
+	if now.Run != l.run {
+		return false, nil
+	}
+	l.started = now.Started
+	return true, nil
 }
 
 // forgetAfter is how long an instance that has died is remembered.
@@ -117,10 +128,14 @@ func (l *Leases) forget(ctx context.Context) error {
 	return nil
 }
 
-// Acquire takes a lane that is free, or that an earlier process of this instance had. It reports whether the instance
-// has it now.
+// Acquire takes a lane that is free, or that an earlier process of this instance has, which is gone or finds out. The
+// instance must be registered. It reports whether this process has the lane now.
 func (l *Leases) Acquire(ctx context.Context, lane string) (bool, error) {
-	free := bson.D{{Key: "$or", Value: bson.A{equals("$owner", l.name), expired}}}
+	// Never from a later one: the two would take the lane from each other until the earlier one finds out.
+	earlier := bson.D{{Key: "$and", Value: bson.A{
+		equals("$owner", l.name), bson.D{{Key: "$lt", Value: bson.A{"$started_at", l.started}}},
+	}}}
+	free := bson.D{{Key: "$or", Value: bson.A{equals("$run", l.run), earlier, expired}}}
 	now, err := l.take(ctx, lane, free, true)
 	if err != nil {
 		return false, fmt.Errorf("take lane %s: %w", lane, err)
@@ -136,6 +151,8 @@ func (l *Leases) Renew(ctx context.Context, lane string) error {
 		return fmt.Errorf("lane %s: %w", lane, ErrNotHeld)
 	case err != nil:
 		return fmt.Errorf("renew lane %s: %w", lane, err)
+	case now.Owner == "":
+		return fmt.Errorf("lane %s is nobody's: %w", lane, ErrNotHeld)
 	case now.Run != l.run:
 		return fmt.Errorf("lane %s is %s's: %w", lane, now.Owner, ErrNotHeld)
 	}
@@ -145,7 +162,9 @@ func (l *Leases) Renew(ctx context.Context, lane string) error {
 // Release gives a lane back, if it is this process's, so that another has it at once.
 func (l *Leases) Release(ctx context.Context, lane string) error {
 	_, err := l.collection.UpdateOne(ctx, bson.D{{Key: "_id", Value: lane}, {Key: "run", Value: l.run}},
-		bson.D{{Key: "$unset", Value: bson.D{{Key: "owner", Value: ""}, {Key: "run", Value: ""}, {Key: "expires_at", Value: ""}}}})
+		bson.D{{Key: "$unset", Value: bson.D{
+			{Key: "owner", Value: ""}, {Key: "run", Value: ""}, {Key: "started_at", Value: ""}, {Key: "expires_at", Value: ""},
+		}}})
 	if err != nil {
 		return fmt.Errorf("give back lane %s: %w", lane, err)
 	}
@@ -183,6 +202,11 @@ func (l *Leases) Roster(ctx context.Context) (Roster, error) {
 	return r, nil
 }
 
+// Listed reports whether the roster has this very process under its name, as one that lives.
+func (l *Leases) Listed(r Roster) bool {
+	return slices.ContainsFunc(r.Instances, func(i Instance) bool { return i.Run == l.run && i.Lives })
+}
+
 // Mine reports whether this very process has the lane.
 func (l *Leases) Mine(lease Lease) bool { return lease.Run == l.run && lease.Held }
 
@@ -198,6 +222,7 @@ func (l *Leases) take(ctx context.Context, lane string, condition any, upsert bo
 		{Key: "expires_at", Value: when(condition, l.until(), "$expires_at")},
 		{Key: "owner", Value: when(condition, l.name, "$owner")},
 		{Key: "run", Value: when(condition, l.run, "$run")},
+		{Key: "started_at", Value: when(condition, l.started, "$started_at")},
 	}, upsert)
 }
 

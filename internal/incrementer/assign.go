@@ -2,6 +2,7 @@ package incrementer
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"driftless/internal/checkpoint"
@@ -9,65 +10,90 @@ import (
 
 // assignment says who is to follow which lane.
 type assignment struct {
-	owners map[string]string              // by lane; "" for nobody
+	owners map[string]string              // by lane
 	newest map[string]checkpoint.Instance // by source: the one whose configuration counts
 }
 
-// assign shares the lanes among the instances that live. Every instance comes to the same result from the same roster: a
-// lane stays where it is unless an instance has two more than another, so that no lane moves without need. An instance
-// whose configuration of a source is not that of the one that started last gets no lane of it.
-func assign(lanes []checkpoint.LaneID, roster checkpoint.Roster) assignment {
+// assign shares the lanes among the instances that live. It looks at nothing but the roster, so that every instance comes
+// to the same result, whatever it follows itself. A lane stays where it is unless its owner has two more than another that
+// may follow it, so that none moves without need. An instance whose configuration of a source is not that of the one that
+// started last gets no lane of it.
+func assign(roster checkpoint.Roster) assignment {
 	a := assignment{owners: map[string]string{}, newest: map[string]checkpoint.Instance{}}
-	load := map[string]int{}
-	may := map[string][]string{} // by source: the names of those that may follow it
-	for _, lane := range lanes {
-		if _, known := may[lane.Source]; !known {
-			a.newest[lane.Source], may[lane.Source] = eligible(lane.Source, roster.Instances)
-		}
-		lease := roster.Leases[lane.String()]
-		if lease.Held && slices.Contains(may[lane.Source], lease.Owner) {
-			a.owners[lane.String()] = lease.Owner
+	may := map[string][]string{} // by lane: the names of those that may follow it
+	for _, source := range sources(roster.Instances) {
+		newest, names := eligible(source, roster.Instances)
+		a.newest[source] = newest
+		for _, lane := range newest.Sources[source].Lanes {
+			may[lane] = names
 		}
 	}
-	for _, lease := range roster.Leases {
-		if lease.Held {
-			load[lease.Owner]++
-		}
-	}
-	for _, lane := range lanes {
-		if who := leastLoaded(may[lane.Source], load); a.owners[lane.String()] == "" && who != "" {
-			a.owners[lane.String()] = who
-			load[who]++
-		}
-	}
-	for moved := true; moved; {
-		moved = false
-		for _, lane := range lanes {
-			from, to := a.owners[lane.String()], leastLoaded(may[lane.Source], load)
-			if load[from] >= load[to]+2 && to != "" {
-				a.owners[lane.String()] = to
-				load[from]--
-				load[to]++
-				moved = true
-			}
-		}
-	}
+	a.share(may, roster)
 	return a
 }
 
-// eligible returns the instance that started last of those that follow the source, and all that do so alike.
-func eligible(source string, all []checkpoint.Instance) (newest checkpoint.Instance, names []string) {
+// share finds an owner for every lane, by the names of those that may follow it.
+func (a assignment) share(may map[string][]string, roster checkpoint.Roster) {
+	var free, held []string
+	has, load := map[string]int{}, map[string]int{} // load: with what is on its way to an instance
+	for _, lane := range slices.Sorted(maps.Keys(may)) {
+		lease := roster.Leases[lane]
+		if !lease.Held || !slices.Contains(may[lane], lease.Owner) {
+			free = append(free, lane)
+			continue
+		}
+		held = append(held, lane)
+		a.owners[lane] = lease.Owner
+		has[lease.Owner]++
+		load[lease.Owner]++
+	}
+	for _, lane := range free {
+		to := leastLoaded(may[lane], load)
+		a.owners[lane] = to
+		load[to]++
+	}
+	for len(held) > 0 {
+		// By what an instance has, not by its load: none gives a lane away for one that may come late.
+		excess := func(lane string) int { return has[a.owners[lane]] - load[leastLoaded(may[lane], load)] }
+		lane := slices.MaxFunc(held, func(x, y string) int { return cmp.Compare(excess(x), excess(y)) })
+		if excess(lane) < 2 {
+			return
+		}
+		from, to := a.owners[lane], leastLoaded(may[lane], load)
+		a.owners[lane] = to
+		has[from]--
+		load[from]--
+		load[to]++
+		held = slices.DeleteFunc(held, func(x string) bool { return x == lane })
+	}
+}
+
+// sources lists what the instances that live follow.
+func sources(all []checkpoint.Instance) []string {
+	var names []string
 	for _, i := range all {
-		if i.Lives && i.Sources[source] != "" && later(i, newest) {
+		for source := range i.Sources {
+			if i.Lives && !slices.Contains(names, source) {
+				names = append(names, source)
+			}
+		}
+	}
+	return names
+}
+
+// eligible returns the instance that started last of those that follow the source, and all that do so alike. There is one.
+func eligible(source string, all []checkpoint.Instance) (newest checkpoint.Instance, names []string) {
+	follows := func(i checkpoint.Instance) bool { return i.Lives && i.Sources[source].Hash != "" }
+	for _, i := range all {
+		if follows(i) && (newest.Name == "" || later(i, newest)) {
 			newest = i
 		}
 	}
 	for _, i := range all {
-		if i.Lives && i.Sources[source] != "" && i.Sources[source] == newest.Sources[source] {
+		if follows(i) && i.Sources[source].Hash == newest.Sources[source].Hash {
 			names = append(names, i.Name)
 		}
 	}
-	slices.Sort(names)
 	return newest, names
 }
 
@@ -76,8 +102,5 @@ func later(a, b checkpoint.Instance) bool {
 }
 
 func leastLoaded(names []string, load map[string]int) string {
-	if len(names) == 0 {
-		return ""
-	}
 	return slices.MinFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(load[a], load[b]), cmp.Compare(a, b)) })
 }

@@ -1,6 +1,7 @@
 package incrementer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,33 +105,40 @@ func (g *Group) left(end laneEnd) error {
 func (g *Group) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, g.Term)
 	defer cancel()
-	if err := g.renew(ctx); err != nil {
-		g.idle(func(*Lane) (string, error) { return "", err })
-		return
-	}
-	roster, err := g.Leases.Roster(ctx)
+	roster, err := g.roster(ctx)
 	if err != nil {
 		g.idle(func(*Lane) (string, error) { return "", err })
 		return
 	}
-	var ids []checkpoint.LaneID
-	for _, l := range g.Lanes {
-		ids = append(ids, l.ID)
+	g.follow(ctx, roster, assign(roster))
+}
+
+// roster is who is there and has what, this instance among them.
+func (g *Group) roster(ctx context.Context) (checkpoint.Roster, error) {
+	if time.Since(g.renewed) >= g.Term/3 {
+		if err := g.renew(ctx); err != nil {
+			return checkpoint.Roster{}, err
+		}
 	}
-	g.follow(ctx, roster, assign(ids, roster))
+	roster, err := g.Leases.Roster(ctx)
+	if err != nil || g.Leases.Listed(roster) {
+		return roster, err
+	}
+	// Replaced since, or so slow that it counts as gone: which of the two is known before a lane is taken.
+	if err := g.renew(ctx); err != nil {
+		return roster, err
+	}
+	return g.Leases.Roster(ctx)
 }
 
 // errSuperseded means: this process has been replaced.
 var errSuperseded = errors.New("another process of the same name has started since and has the lanes: " +
 	"give every instance a host name or an incrementer.listen of its own")
 
-// renew keeps the registration and the leases, three times a term.
+// renew keeps the registration and the leases.
 func (g *Group) renew(ctx context.Context) error {
-	if time.Since(g.renewed) < g.Term/3 {
-		return nil
-	}
 	began := time.Now()
-	ours, err := g.Leases.Register(ctx, g.Sources)
+	ours, err := g.Leases.Register(ctx, g.registration())
 	if err != nil {
 		return err
 	}
@@ -149,6 +157,21 @@ func (g *Group) renew(ctx context.Context) error {
 	return nil
 }
 
+// registration is what this instance follows.
+func (g *Group) registration() map[string]checkpoint.Following {
+	all := make(map[string]checkpoint.Following, len(g.Sources))
+	for source, hash := range g.Sources {
+		f := checkpoint.Following{Hash: hash}
+		for _, l := range g.Lanes {
+			if l.ID.Source == source {
+				f.Lanes = append(f.Lanes, l.ID.String())
+			}
+		}
+		all[source] = f
+	}
+	return all
+}
+
 // follow brings what this instance follows in line with the assignment.
 func (g *Group) follow(ctx context.Context, roster checkpoint.Roster, a assignment) {
 	refused := map[string]error{}
@@ -157,9 +180,12 @@ func (g *Group) follow(ctx context.Context, roster checkpoint.Roster, a assignme
 		lease := roster.Leases[name]
 		_, running := g.running[name]
 		mine := a.owners[name] == g.Leases.Self()
+		outdated := g.outdated(l.ID.Source, a)
 		switch {
 		case running && !g.Leases.Mine(lease):
 			g.give(name, "another instance has taken it")
+		case running && outdated != nil:
+			g.give(name, outdated.Error())
 		case running && !mine:
 			g.give(name, "it is "+a.owners[name]+"'s share")
 		case !running && mine:
@@ -167,17 +193,23 @@ func (g *Group) follow(ctx context.Context, roster checkpoint.Roster, a assignme
 		}
 	}
 	g.idle(func(l *Lane) (string, error) {
-		name, source := l.ID.String(), l.ID.Source
+		name := l.ID.String()
 		owner := a.owners[name]
 		if lease := roster.Leases[name]; lease.Held {
 			owner = lease.Owner
 		}
-		if newest := a.newest[source]; newest.Sources[source] != g.Sources[source] {
-			return owner, fmt.Errorf("instance %s, which started later, has another configuration of source %s: "+
-				"give both the same file and restart the older one, or give one of them another state_database", newest.Name, source)
-		}
-		return owner, refused[name]
+		return owner, cmp.Or(g.outdated(l.ID.Source, a), refused[name])
 	})
+}
+
+// outdated says which instance has another configuration of a source and started later, nil when this one's counts.
+func (g *Group) outdated(source string, a assignment) error {
+	newest := a.newest[source]
+	if newest.Sources[source].Hash == g.Sources[source] {
+		return nil
+	}
+	return fmt.Errorf("instance %s, which started later, has another configuration of source %s: "+
+		"give both the same file and restart the older one, or give one of them another state_database", newest.Name, source)
 }
 
 // idle publishes about each lane that is not followed here who follows it, and what is wrong with that.
