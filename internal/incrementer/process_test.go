@@ -42,7 +42,7 @@ func (w *world) run(path string) *process {
 	w.check(err)
 	defer func() { _ = log.Close() }() // the process has its own
 	p := &process{t: w.t, cmd: exec.Command(path, "run", "--config", file, "--incrementer-listen", "127.0.0.1:0",
-		"--incrementer-max-batch-events", "200", "--incrementer-idle-checkpoint", "200ms"), done: make(chan struct{})}
+		"--incrementer-max-batch-events", "200", "--incrementer-idle-checkpoint", "200ms", "--incrementer-lease", "1s"), done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	w.check(p.cmd.Start())
 	go func() {
