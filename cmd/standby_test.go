@@ -113,6 +113,13 @@ func (s *service) signal(sig syscall.Signal) {
 	}
 }
 
+// pause stops the process from doing anything, until it is continued or the test ends.
+func (s *service) pause() {
+	s.t.Helper()
+	s.signal(syscall.SIGSTOP)
+	s.t.Cleanup(func() { _ = s.cmd.Process.Signal(syscall.SIGCONT) })
+}
+
 // metric is the value of the lane's series, as it is written.
 func (s *service) metric(name string) string {
 	s.t.Helper()
@@ -196,8 +203,7 @@ func TestAnOwnerThatIsPausedForLongerThanItsLeaseIsReplacedAndThenFenced(t *test
 		p.applied()
 		told, stands := owner.count(toldOfTheOther...), owner.count(`"on standby"`)
 		paused := time.Now()
-		owner.signal(syscall.SIGSTOP)
-		t.Cleanup(func() { owner.signal(syscall.SIGCONT) })
+		owner.pause()
 		standby.owns()
 		t.Logf("taken over after %v", time.Since(paused))
 		p.applied()

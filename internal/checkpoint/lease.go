@@ -30,7 +30,7 @@ type Leases struct {
 	name       string
 	run        bson.ObjectID // this process, of all that ever had the name
 	term       time.Duration
-	started    time.Time // when it registered first, by the server's clock
+	started    time.Time // when it registered first, by the server's clock; read beside Register, which sets it once
 }
 
 // NewLeases takes leases for the instance of the given name, which lasts from one start of a process to the next, so that
@@ -108,7 +108,9 @@ func (l *Leases) Register(ctx context.Context, sources map[string]Following) (bo
 	if now.Run != l.run {
 		return false, nil
 	}
-	l.started = now.Started
+	if l.started.IsZero() {
+		l.started = now.Started
+	}
 	return true, nil
 }
 
@@ -143,7 +145,8 @@ func (l *Leases) Acquire(ctx context.Context, lane string) (bool, error) {
 	return now.Run == l.run, nil
 }
 
-// Renew keeps a lane that is this process's for another term. ErrNotHeld: it is another's, or was given back.
+// Renew keeps a lane that is this process's for another term. ErrNotHeld: it is another's, or was given back. It may be
+// called beside the others, once the instance is registered.
 func (l *Leases) Renew(ctx context.Context, lane string) error {
 	now, err := l.take(ctx, lane, equals("$run", l.run), false)
 	switch {

@@ -162,6 +162,27 @@ func TestALeaseThatRanOutUnnoticedIsRenewedIfNobodyTookTheLane(t *testing.T) {
 	}
 }
 
+func TestALaneRenewsItsLeaseWhileTheInstanceRenewsItsRegistration(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	a := o.process("a", long)
+	o.wantAcquired(a, "l", true)
+	var renewing sync.WaitGroup
+	for range 4 {
+		renewing.Go(func() {
+			for range 100 {
+				if err := a.Renew(t.Context(), "l"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 100 {
+		o.wantRegistered(a, true)
+	}
+	renewing.Wait()
+}
+
 func TestTermsRunByTheServersClock(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
