@@ -174,16 +174,18 @@ func (l *Leases) Release(ctx context.Context, lane string) error {
 	return nil
 }
 
-// Leave ends the registration, so that the others share the lanes at once.
+// Leave ends the registration, so that the others share the lanes at once. What it followed is remembered: an instance with
+// an older configuration does not go back to that.
 func (l *Leases) Leave(ctx context.Context) error {
-	_, err := l.collection.DeleteOne(ctx, bson.D{{Key: "_id", Value: instancePrefix + l.name}, {Key: "run", Value: l.run}})
+	_, err := l.collection.UpdateOne(ctx, bson.D{{Key: "_id", Value: instancePrefix + l.name}, {Key: "run", Value: l.run}},
+		bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "expires_at", Value: "$$NOW"}}}}})
 	if err != nil {
 		return fmt.Errorf("sign off instance %s: %w", l.name, err)
 	}
 	return nil
 }
 
-// Roster reads all instances that live and all leases.
+// Roster reads all instances, those that are gone for less than a day included, and all leases.
 func (l *Leases) Roster(ctx context.Context) (Roster, error) {
 	cursor, err := l.collection.Aggregate(ctx, bson.A{bson.D{{Key: "$set", Value: judged}}})
 	if err != nil {

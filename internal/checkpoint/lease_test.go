@@ -323,7 +323,7 @@ func TestTheRosterSaysWhoFollowsWhatAndHow(t *testing.T) {
 		t.Errorf("s/1 is %+v", l)
 	}
 	check(t, a.Leave(t.Context()))
-	if gone := o.instance(b, a.Self()); gone.Name != "" {
+	if gone := o.instance(b, a.Self()); gone.Lives || gone.Sources["$c"].Hash != "h" || !gone.Started.Equal(got.Started) {
 		t.Errorf("after it has left it is %+v", gone)
 	}
 }

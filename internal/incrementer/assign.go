@@ -17,7 +17,7 @@ type assignment struct {
 // assign shares the lanes among the instances that live. It looks at nothing but the roster, so that every instance comes
 // to the same result, whatever it follows itself. A lane stays where it is unless its owner has two more than another that
 // may follow it, so that none moves without need. An instance whose configuration of a source is not that of the one that
-// started last gets no lane of it.
+// started last gets no lane of it, also when that one is gone: what it began to count would be recounted by an older file.
 func assign(roster checkpoint.Roster) assignment {
 	a := assignment{owners: map[string]string{}, newest: map[string]checkpoint.Instance{}}
 	may := map[string][]string{} // by lane: the names of those that may follow it
@@ -25,7 +25,9 @@ func assign(roster checkpoint.Roster) assignment {
 		newest, names := eligible(source, roster.Instances)
 		a.newest[source] = newest
 		for _, lane := range newest.Sources[source].Lanes {
-			may[lane] = names
+			if len(names) > 0 {
+				may[lane] = names
+			}
 		}
 	}
 	a.share(may, roster)
@@ -68,12 +70,12 @@ func (a assignment) share(may map[string][]string, roster checkpoint.Roster) {
 	}
 }
 
-// sources lists what the instances that live follow.
+// sources lists what the instances follow, or did.
 func sources(all []checkpoint.Instance) []string {
 	var names []string
 	for _, i := range all {
 		for source := range i.Sources {
-			if i.Lives && !slices.Contains(names, source) {
+			if !slices.Contains(names, source) {
 				names = append(names, source)
 			}
 		}
@@ -81,16 +83,16 @@ func sources(all []checkpoint.Instance) []string {
 	return names
 }
 
-// eligible returns the instance that started last of those that follow the source, and all that do so alike. There is one.
+// eligible returns the instance that started last of those that follow the source, or did, and all that live and do so
+// alike.
 func eligible(source string, all []checkpoint.Instance) (newest checkpoint.Instance, names []string) {
-	follows := func(i checkpoint.Instance) bool { return i.Lives && i.Sources[source].Hash != "" }
 	for _, i := range all {
-		if follows(i) && (newest.Name == "" || later(i, newest)) {
+		if i.Sources[source].Hash != "" && (newest.Name == "" || later(i, newest)) {
 			newest = i
 		}
 	}
 	for _, i := range all {
-		if follows(i) && i.Sources[source].Hash == newest.Sources[source].Hash {
+		if i.Lives && i.Sources[source].Hash == newest.Sources[source].Hash {
 			names = append(names, i.Name)
 		}
 	}

@@ -184,12 +184,22 @@ func TestLanesAreShared(t *testing.T) {
 			map[string]string{"s/0": "b", "s/1": "b"},
 		},
 		{
-			"the older one's again when the newer one is gone",
+			"nobody's when the newer one is gone: the older one is not asked to count by an older file",
 			func(s *staff) {
 				s.joins("a", 1, "s old 1")
 				s.joins("b", 2, "s new 2")
 				s.Instances[1].Lives = false
 				s.has("b", "s/0")
+			},
+			map[string]string{},
+		},
+		{
+			"one that counts like the newer one that is gone",
+			func(s *staff) {
+				s.joins("a", 1, "s new 1")
+				s.joins("b", 2, "s new 1")
+				s.joins("c", 1, "s old 1")
+				s.Instances[1].Lives = false
 			},
 			map[string]string{"s": "a"},
 		},
@@ -265,7 +275,7 @@ func (s *staff) may() map[string][]string {
 		var newest *checkpoint.Instance
 		for i := range s.Instances {
 			x := &s.Instances[i]
-			if _, follows := x.Sources[source]; !follows || !x.Lives {
+			if _, follows := x.Sources[source]; !follows {
 				continue
 			}
 			if newest == nil || x.Started.After(newest.Started) || x.Started.Equal(newest.Started) && x.Name > newest.Name {

@@ -208,8 +208,8 @@ func (g *Group) outdated(source string, a assignment) error {
 	if newest.Sources[source].Hash == g.Sources[source] {
 		return nil
 	}
-	return fmt.Errorf("instance %s, which started later, has another configuration of source %s: "+
-		"give both the same file and restart the older one, or give one of them another state_database", newest.Name, source)
+	return fmt.Errorf("instance %s, which started later, has another configuration of source %s: restart this one, with the "+
+		"same file or with the one that is to count from now on, or give one of them another state_database", newest.Name, source)
 }
 
 // idle publishes about each lane that is not followed here who follows it, and what is wrong with that.

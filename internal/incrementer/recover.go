@@ -34,9 +34,12 @@ func (l *Lane) recover(ctx context.Context, err error) (pause time.Duration, fat
 		return 0, err
 	case errors.Is(err, checkpoint.ErrFenced):
 		l.Metrics.fenced(l.ID.Source)
-		pause = l.fenced
-		l.fenced = min(2*l.fenced, retryAfter)
+		pause = l.yield()
 		l.Log.Warn("fenced by another owner, reloading", logkey.Lane, l.ID.String(), logkey.Error, err, "after", pause)
+		return pause, nil
+	case counter.IsConflict(err): // of the lanes of one source that start together, one starts them all
+		pause = l.yield()
+		l.Log.Info("another transaction was faster, reloading", logkey.Lane, l.ID.String(), logkey.Error, err, "after", pause)
 		return pause, nil
 	case errors.Is(err, stream.ErrPositionLost), errors.Is(err, stream.ErrCollectionChanged), errors.Is(err, checkpoint.ErrPartitions):
 		return l.lost(ctx, err)
@@ -53,6 +56,13 @@ func (l *Lane) recover(ctx context.Context, err error) (pause time.Duration, fat
 	pause = l.pause()
 	l.Log.Warn("lane interrupted, reopening from its checkpoint", logkey.Lane, l.ID.String(), logkey.Error, err, "after", pause)
 	return pause, nil
+}
+
+// yield is how long to wait for another owner: longer each time until something is applied.
+func (l *Lane) yield() time.Duration {
+	pause := l.fenced
+	l.fenced = min(2*l.fenced, retryAfter)
+	return pause
 }
 
 // pause is how long to wait after one more failure: longer each time, with jitter, and never less than retryAfter.
