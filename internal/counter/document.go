@@ -21,14 +21,23 @@ type Document struct {
 	Repair            bson.ObjectID // of the last repair, zero for none
 	Drifted           bool          // the last repair found it wrong
 	Bad               string        // why the document cannot be judged: a field of another type
+	Partition         int           // of the lanes that were asked for, the one that the key belongs to
 }
 
 // Documents reads the counter documents that the selection names, by canonical key.
 func (d *Definition) Documents(ctx context.Context, client *mongo.Client, which Selection) (map[string]Document, error) {
+	return d.DocumentsOfLanes(ctx, client, which, 1)
+}
+
+// DocumentsOfLanes is Documents that tells to which of so many lanes each belongs.
+func (d *Definition) DocumentsOfLanes(ctx context.Context, client *mongo.Client, which Selection, lanes int) (map[string]Document, error) {
 	projection := bson.D{
 		{Key: d.Target.Base, Value: 1}, {Key: d.Target.Live, Value: 1},
 		{Key: d.Own(FieldTouched), Value: 1}, {Key: d.Own(FieldStamp), Value: 1}, {Key: d.Own(FieldRepair), Value: 1}, {Key: d.Own(FieldDrifted), Value: 1},
 		{Key: d.TotalPath(), Value: 1},
+	}
+	if lanes > 1 {
+		projection = append(projection, bson.E{Key: fieldPartition, Value: partition("$_id", lanes)})
 	}
 	cursor, err := d.targets(client).Find(ctx, which.On("_id"),
 		options.Find().SetProjection(projection).SetCollation(simple).SetBatchSize(batchDocuments))
@@ -40,6 +49,9 @@ func (d *Definition) Documents(ctx context.Context, client *mongo.Client, which 
 	for cursor.Next(ctx) {
 		raw := append(bson.Raw(nil), cursor.Current...)
 		document := d.document(raw)
+		if lanes > 1 {
+			document.Partition = int(raw.Lookup(fieldPartition).AsInt64())
+		}
 		found[Canonical(document.Key)] = document
 	}
 	if err := cursor.Err(); err != nil {
@@ -47,6 +59,9 @@ func (d *Definition) Documents(ctx context.Context, client *mongo.Client, which 
 	}
 	return found, nil
 }
+
+// fieldPartition is the name of what the server works out beside a document's own fields.
+const fieldPartition = "driftlessPartition"
 
 // batchDocuments is how many documents one answer of the server may hold; 16 MiB bound it as well.
 const batchDocuments = 10000

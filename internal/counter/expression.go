@@ -103,10 +103,28 @@ func inLane(condition, key any, lane checkpoint.LaneID) any {
 	return op("$and", condition, op("$eq", partition(key, lane.Count()), lane.Partition))
 }
 
-// partition is which of n lanes a key belongs to. The server holds equal keys for equal here, too: 1, 1.0 and Decimal 1
-// have one hash.
+// partition is which of n lanes a key belongs to: one for all keys that the server holds for equal.
 func partition(key any, n int) bson.D {
-	return op("$mod", op("$add", op("$mod", one("$toHashedIndexKey", key), n), n), n)
+	return op("$mod", op("$add", op("$mod", one("$toHashedIndexKey", hashable(key, maxKeyDepth)), n), n), n)
+}
+
+// hashable is equal for equal keys in the eyes of $toHashedIndexKey as well, which rounds a decimal where it cuts a double:
+// 1.5 and Decimal 1.5 are one key with two hashes, and so are 2^63 and Decimal 2^63. Keys that differ may share it.
+func hashable(value any, depth int) bson.D {
+	nested := func(input any, in any) bson.D {
+		return one("$map", bson.D{{Key: "input", Value: input}, {Key: "in", Value: in}})
+	}
+	branches := bson.A{branch(one("$isNumber", value), one("$convert", bson.D{
+		{Key: "input", Value: value}, {Key: "to", Value: "long"}, {Key: "onError", Value: int64(0)}, // not one of 64 bits
+	}))}
+	if depth > 0 {
+		branches = append(branches,
+			branch(op("$eq", one("$type", value), "object"), nested(one("$objectToArray", value),
+				bson.D{{Key: "k", Value: "$$this.k"}, {Key: "v", Value: hashable("$$this.v", depth-1)}})),
+			branch(op("$eq", one("$type", value), "array"), nested(value, hashable("$$this", depth-1))),
+			branch(op("$eq", one("$type", value), "javascriptWithScope"), "")) // no expression sees the scope
+	}
+	return one("$switch", bson.D{{Key: "branches", Value: branches}, {Key: "default", Value: value}})
 }
 
 // bound evaluates an expression over a row on the image at path instead, and gives null where there is no image.

@@ -3,10 +3,13 @@ package counter
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"driftless/internal/checkpoint"
 )
 
 // Selection is a predicate on keys: some listed ones, or a range. It is the same for rows and counter documents.
@@ -60,51 +63,54 @@ func (d *Definition) Count(ctx context.Context, client *mongo.Client, which Sele
 	return truths, rows, nil
 }
 
-// KeysByLane lists the keys of rows and of counter documents that the selection names, by which of n lanes they belong to,
-// in the session in ctx.
-func (d *Definition) KeysByLane(ctx context.Context, client *mongo.Client, which Selection, n int) ([][]bson.RawValue, error) {
-	lanes, seen := make([][]bson.RawValue, n), map[string]bool{}
-	for _, from := range []struct {
-		collection *mongo.Collection
-		stages     bson.A
-	}{
-		{d.rows(client), bson.A{one("$match", which.On(d.Key)), one("$group", one("_id", "$"+d.Key)), one("$match", one("$expr", usableKey("$_id")))}},
-		{d.targets(client), bson.A{one("$match", which.On("_id"))}},
-	} {
-		cursor, err := from.collection.Aggregate(ctx, append(from.stages, one("$project", one("lane", partition("$_id", n)))),
-			options.Aggregate().SetCollation(simple).SetAllowDiskUse(true).SetBatchSize(batchDocuments))
-		if err != nil {
-			return nil, fmt.Errorf("list keys of %s: %w", d.Name, err)
-		}
-		var found []struct {
-			ID   bson.RawValue `bson:"_id"`
-			Lane int
-		}
-		if err := cursor.All(ctx, &found); err != nil {
-			return nil, fmt.Errorf("list keys of %s: %w", d.Name, err)
-		}
-		for _, key := range found {
-			if canonical := Canonical(key.ID); !seen[canonical] {
-				seen[canonical] = true
-				lanes[key.Lane] = append(lanes[key.Lane], key.ID)
-			}
+// Keys lists the keys of rows that the selection names and that belong to the lane, in the session in ctx. With an index on
+// the key it costs one look into it for every key, not for every row. No stage may follow the grouping: it would be given
+// another value for some types of keys (MinKey as {"": MinKey}, JavaScript as text; measured on 6.0.5).
+func (d *Definition) Keys(ctx context.Context, client *mongo.Client, which Selection, lane checkpoint.LaneID) ([]bson.RawValue, error) {
+	cursor, err := d.rows(client).Aggregate(ctx, bson.A{
+		one("$match", which.On(d.Key)),
+		one("$group", bson.D{
+			{Key: "_id", Value: "$" + d.Key},
+			{Key: "mine", Value: one("$first", inLane(usableKey("$"+d.Key), "$"+d.Key, lane))},
+		}),
+	}, options.Aggregate().SetCollation(simple).SetAllowDiskUse(true).SetBatchSize(batchDocuments))
+	if err != nil {
+		return nil, fmt.Errorf("list keys of %s: %w", d.Name, err)
+	}
+	defer func() { _ = cursor.Close(ctx) }()
+	var keys []bson.RawValue
+	for cursor.Next(ctx) {
+		if mine, _ := cursor.Current.Lookup("mine").BooleanOK(); mine {
+			key := cursor.Current.Lookup("_id")
+			keys = append(keys, bson.RawValue{Type: key.Type, Value: slices.Clone(key.Value)})
 		}
 	}
-	return lanes, nil
+	if err := cursor.Err(); err != nil {
+		return nil, fmt.Errorf("list keys of %s: %w", d.Name, err)
+	}
+	return keys, nil
 }
 
-// maxListed bounds the keys of one command of 16 MiB.
-const maxListedBytes = 4 << 20
+// maxListedBytes bounds the keys of one command of 16 MiB, and keyOverhead is what each takes up besides its value.
+const (
+	maxListedBytes = 4 << 20
+	keyOverhead    = 16
+)
 
-// Chunks lists keys in selections that each fit into one command.
+// Chunks lists keys in selections that each fit into one command: a key that is larger is alone.
 func Chunks(keys []bson.RawValue) []Selection {
 	var chunks []Selection
-	for first, bytes, i := 0, 0, 0; i < len(keys); i++ {
-		bytes += len(keys[i].Value)
-		if last := i == len(keys)-1; last || bytes > maxListedBytes {
-			chunks = append(chunks, Listed(keys[first:i+1]))
-			first, bytes = i+1, 0
+	first, bytes := 0, 0
+	for i, key := range keys {
+		size := len(key.Value) + keyOverhead
+		if i > first && bytes+size > maxListedBytes {
+			chunks = append(chunks, Listed(keys[first:i]))
+			first, bytes = i, 0
 		}
+		bytes += size
+	}
+	if first < len(keys) {
+		chunks = append(chunks, Listed(keys[first:]))
 	}
 	return chunks
 }

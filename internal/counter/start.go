@@ -45,16 +45,17 @@ func (l *Lane) Load(ctx context.Context, broken map[string]string) (checkpoint.C
 	if err := l.checkpoints.Take(ctx, l.ID.String()); err != nil {
 		return checkpoint.Checkpoint{}, err
 	}
+	from, none := l.checkpoints.Load(ctx, l.ID.String())
+	if none != nil && !errors.Is(none, checkpoint.ErrNone) {
+		return from, none
+	}
+	// After the checkpoint: another lane of the source may start this one meanwhile, and marks the counters as it does.
 	states, err := l.states.All(ctx)
 	if err != nil {
-		return checkpoint.Checkpoint{}, err
-	}
-	from, err := l.checkpoints.Load(ctx, l.ID.String())
-	if errors.Is(err, checkpoint.ErrNone) {
-		return l.first(ctx, states, broken)
-	}
-	if err != nil {
 		return from, err
+	}
+	if none != nil {
+		return l.first(ctx, states, broken)
 	}
 	seen, err := l.look(ctx)
 	if err != nil {
@@ -155,11 +156,18 @@ func (l *Lane) Restart(ctx context.Context, reason string, broken map[string]str
 	from := checkpoint.Checkpoint{Lane: l.ID.String()}
 	for _, lane := range lanes {
 		if lane.Partitions != l.ID.Count() {
-			return l.begin(ctx, lanes, reason, broken)
+			at, err := l.begin(ctx, lanes, reason, broken)
+			if errors.Is(err, checkpoint.ErrFenced) { // another of the new lanes may have started all
+				return l.Load(ctx, broken)
+			}
+			return at, err
 		}
 		if lane.Lane == from.Lane {
 			from = lane
 		}
+	}
+	if reason == ReasonPartitions && from.Seq > 0 { // another of the new lanes has started all
+		return l.Load(ctx, broken)
 	}
 	at, err := l.start(ctx, l.ID, from, broken)
 	if err != nil {
@@ -182,14 +190,16 @@ func (l *Lane) begin(ctx context.Context, before []checkpoint.Checkpoint, reason
 	}
 	oldest := checkpoint.Checkpoint{}
 	for _, lane := range before {
-		if lane.Lane == mine.Lane {
-			mine.Seq = lane.Seq + 1
+		// One that was left in the middle of a transaction would hold its checkpoint for a minute.
+		if err := l.checkpoints.Take(ctx, lane.Lane); err != nil {
+			return mine, err
 		}
+		mine.Seq = max(mine.Seq, lane.Seq+1) // none of the new lanes may seem to go back
 		if oldest.Seq == 0 || lane.Position.Before(oldest.Position) {
 			oldest = lane
 		}
 	}
-	return l.started(mine, l.transact(ctx, func(ctx context.Context) error {
+	err = l.transact(ctx, func(ctx context.Context) error {
 		if err := l.checkpoints.Retire(ctx, l.ID.Source, l.ID.Count()); err != nil {
 			return err
 		}
@@ -201,7 +211,11 @@ func (l *Lane) begin(ctx context.Context, before []checkpoint.Checkpoint, reason
 			}
 		}
 		return l.lost(ctx, oldest, mine, reason)
-	}))
+	})
+	if IsConflict(err) { // with another of the lanes that starts them all, or with an owner before
+		err = fmt.Errorf("start lane %s: %w: %w", l.ID, checkpoint.ErrFenced, err)
+	}
+	return l.started(mine, err)
 }
 
 // start is the state of a lane that begins at a fresh position.

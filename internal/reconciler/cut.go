@@ -70,19 +70,15 @@ func (v view) position(key string) bson.Timestamp {
 // the documents of these reflect.
 func (p *pass) read(ctx context.Context, which counter.Selection) (view, error) {
 	var v view
-	var keys [][]bson.RawValue // by lane, where there are several
 	started := time.Now()
 	err := counter.Snapshot(ctx, p.client, bson.Timestamp{}, func(ctx context.Context) (err error) {
-		if v.standing, err = p.stand(ctx); err != nil {
-			return err
-		}
-		if v.documents, err = p.definition.Documents(ctx, p.client, which); err == nil && len(v.lanes) > 1 {
-			keys, err = p.definition.KeysByLane(ctx, p.client, which, len(v.lanes))
+		if v.standing, err = p.stand(ctx); err == nil {
+			v.documents, err = p.definition.DocumentsOfLanes(ctx, p.client, which, len(v.lanes))
 		}
 		return err
 	})
 	if err == nil {
-		err = p.count(ctx, &v, which, keys)
+		err = p.count(ctx, &v, which)
 	}
 	if err == nil {
 		err = p.sameRows(ctx, v.lanes)
@@ -91,32 +87,46 @@ func (p *pass) read(ctx context.Context, which counter.Selection) (view, error) 
 	return v, p.verdictOn(err, v.through(), time.Since(started))
 }
 
-// count fills in the truths of the selection. A lane's position says nothing about another lane's keys.
-func (p *pass) count(ctx context.Context, v *view, which counter.Selection, keys [][]bson.RawValue) error {
+// count fills in the truths of the selection. A lane's position says nothing about another lane's keys, and which keys
+// there are is a question of the position as well: the last row of one may have gone since.
+func (p *pass) count(ctx context.Context, v *view, which counter.Selection) error {
 	v.truths, v.laneOf = map[string]counter.Truth{}, map[string]int{}
-	if len(v.lanes) == 1 {
-		return p.countAt(ctx, v, v.lanes[0].Position, which)
+	for key, document := range v.documents {
+		v.laneOf[key] = document.Partition
 	}
-	for lane, keys := range keys {
-		for _, key := range keys {
-			v.laneOf[counter.Canonical(key)] = lane
-		}
-		for _, chunk := range counter.Chunks(keys) {
-			if err := p.countAt(ctx, v, v.lanes[lane].Position, chunk); err != nil {
-				return err
-			}
+	for i, lane := range checkpoint.Lanes(p.definition.Source, len(v.lanes)) {
+		err := counter.Snapshot(ctx, p.client, v.lanes[i].Position, func(ctx context.Context) error {
+			return p.countLane(ctx, v, lane, which)
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (p *pass) countAt(ctx context.Context, v *view, at bson.Timestamp, which counter.Selection) error {
-	return counter.Snapshot(ctx, p.client, at, func(ctx context.Context) error {
-		truths, rows, err := p.definition.Count(ctx, p.client, which)
+// countLane counts the rows of one lane's keys in the session in ctx.
+func (p *pass) countLane(ctx context.Context, v *view, lane checkpoint.LaneID, which counter.Selection) error {
+	chunks := []counter.Selection{which}
+	if !lane.Whole() {
+		keys, err := p.definition.Keys(ctx, p.client, which, lane)
+		if err != nil {
+			return err
+		}
+		for _, key := range keys {
+			v.laneOf[counter.Canonical(key)] = lane.Partition
+		}
+		chunks = counter.Chunks(keys)
+	}
+	for _, chunk := range chunks {
+		truths, rows, err := p.definition.Count(ctx, p.client, chunk)
+		if err != nil {
+			return err
+		}
 		maps.Copy(v.truths, truths)
 		p.report.rows += rows
-		return err
-	})
+	}
+	return nil
 }
 
 // tailOf is what the lanes have applied beyond their positions. A key has one lane.

@@ -83,7 +83,7 @@ func reasonOf(s counter.State) Cause {
 		return ""
 	}
 	switch s.Reason {
-	case counter.ReasonGap:
+	case counter.ReasonGap, counter.ReasonPartitions, counter.ReasonReset: // a fresh start, and a gap recorded for it
 		return CauseGap
 	case counter.ReasonMissingImage:
 		return CauseMissingImage
