@@ -24,6 +24,8 @@ var (
 	ErrFenced = errors.New("fenced: another owner moved the checkpoint")
 	// ErrNone means: the lane has no checkpoint yet.
 	ErrNone = errors.New("no checkpoint")
+	// ErrIncomplete means: one of a source's lanes has no checkpoint, or that of another division.
+	ErrIncomplete = errors.New("a lane of the source is missing")
 )
 
 // Collection is the state database's collection of checkpoints.
@@ -122,8 +124,8 @@ func (s *Store) OfSource(ctx context.Context, source string) ([]Checkpoint, erro
 	return all, nil
 }
 
-// Set returns the checkpoints of all lanes of a source, in the order of their partitions. ErrNone: there are none, or not
-// all of one division.
+// Set returns the checkpoints of all lanes of a source, in the order of their partitions. ErrNone: there are none;
+// ErrIncomplete, which is an ErrNone as well: not all of one division.
 func (s *Store) Set(ctx context.Context, source string) ([]Checkpoint, error) {
 	found, err := s.OfSource(ctx, source)
 	if err != nil {
@@ -141,7 +143,7 @@ func (s *Store) Set(ctx context.Context, source string) ([]Checkpoint, error) {
 	for i, id := range ids {
 		c, ok := byLane[id.String()]
 		if !ok || c.Partitions != len(ids) {
-			return nil, fmt.Errorf("lane %s: %w", id, ErrNone)
+			return nil, fmt.Errorf("%w: lane %s: %w", ErrIncomplete, id, ErrNone)
 		}
 		set[i] = c
 	}

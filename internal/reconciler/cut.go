@@ -147,6 +147,8 @@ func (p *pass) stand(ctx context.Context) (standing, error) {
 	d := p.definition
 	lanes, err := p.checkpoints.Set(ctx, d.Source)
 	switch {
+	case errors.Is(err, checkpoint.ErrIncomplete):
+		return standing{}, &unjudgedError{skipNoCheckpoint, fmt.Sprintf("%v: waiting for the incrementer to start it, is it running?", err)}
 	case errors.Is(err, checkpoint.ErrNone):
 		return standing{}, &unjudgedError{skipNoCheckpoint, fmt.Sprintf("no incrementer has followed source %s yet: start `incrementer run`", d.Source)}
 	case errors.Is(err, checkpoint.ErrNewer):

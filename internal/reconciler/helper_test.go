@@ -43,7 +43,7 @@ const patience = 30 * time.Second
 // soak reports whether the full numbers are asked for.
 func soak() bool { return os.Getenv("DRIFTLESS_SOAK") != "" }
 
-// fixture is an installation in miniature: rows, counter documents, a state database, and a lane that runs like the
+// fixture is an installation in miniature: rows, counter documents, a state database, and lanes that run like the
 // incrementer's. Reconcilers are made by the test.
 type fixture struct {
 	t           testing.TB
@@ -57,7 +57,8 @@ type fixture struct {
 	checkpoints *checkpoint.Store
 	states      *counter.States
 
-	stop func() // the lane, nil while it is not running
+	stop  func()         // all lanes, nil before the first start
+	stops map[int]func() // of those that run, by partition
 }
 
 // setUp makes a fixture on the shared server, with the lane not started. Edits change the configuration first.
@@ -161,48 +162,91 @@ func must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// start runs the lane until stopIncrementer or the end of the test.
+// divided gives the source so many lanes.
+func divided(lanes int) func(*config.Config) {
+	return func(c *config.Config) { c.Sources[0].ChangeStream.Partitions = lanes }
+}
+
+func (f *fixture) laneIDs() []checkpoint.LaneID {
+	return checkpoint.Lanes(sourceName, f.config.Sources[0].ChangeStream.Partitions)
+}
+
+// start runs the lanes until stop or the end of the test.
 func (f *fixture) start() {
 	f.t.Helper()
+	for _, id := range f.laneIDs() {
+		f.startLane(id.Partition)
+	}
+	f.stop = func() {
+		for partition := range f.stops {
+			f.stopLane(partition)
+		}
+	}
+}
+
+// startLane runs one lane, unless it is running.
+func (f *fixture) startLane(partition int) {
+	f.t.Helper()
+	if f.stops[partition] != nil {
+		return
+	}
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var running sync.WaitGroup
-	lane := f.lane()
+	lane := f.lane(f.laneIDs()[partition])
 	running.Go(func() { _ = lane.Run(ctx) })
-	f.stop = sync.OnceFunc(func() {
+	stop := sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
 	})
-	f.t.Cleanup(f.stop)
+	if f.stops == nil {
+		f.stops = map[int]func(){}
+	}
+	f.stops[partition] = stop
+	f.t.Cleanup(stop)
+}
+
+// stopLane holds one lane back, if it is running, while the others go on.
+func (f *fixture) stopLane(partition int) {
+	if stop := f.stops[partition]; stop != nil {
+		stop()
+		delete(f.stops, partition)
+	}
 }
 
 // lane is wired as cmd/incrementer does.
-func (f *fixture) lane() *incrementer.Lane {
+func (f *fixture) lane(id checkpoint.LaneID) *incrementer.Lane {
 	c, log := f.config, slog.New(slog.NewTextHandler(io.Discard, nil))
 	metrics := incrementer.NewMetrics(prometheus.NewRegistry())
 	mine := f.definitions
 	return &incrementer.Lane{
-		ID: checkpoint.LaneID{Source: sourceName}, Definitions: mine,
-		Counters: counter.NewLane(checkpoint.LaneID{Source: sourceName}, f.client, f.checkpoints, f.states, mine),
+		ID: id, Definitions: mine,
+		Counters: counter.NewLane(id, f.client, f.checkpoints, f.states, mine),
 		OpenSource: func(ds []*counter.Definition) (stream.Source, error) {
-			stages, err := counter.Pipeline(ds, checkpoint.LaneID{})
+			stages, err := counter.Pipeline(ds, id)
 			return stream.NewChangeStream(f.client, f.rows.Database().Name(), f.rows.Name(), stages, c.Incrementer.MaxBatchEvents), err
 		},
 		NewApplier: func(ds []*counter.Definition) incrementer.Applier {
 			return counter.NewApplier(f.client, f.checkpoints, f.states, ds, mine, c.Incrementer.MaxBatchEvents,
-				incrementer.Observer{Metrics: metrics, Source: sourceName, Lane: sourceName, Log: log})
+				incrementer.Observer{Metrics: metrics, Source: sourceName, Lane: id.String(), Log: log})
 		},
 		IdleCheckpoint: c.Incrementer.IdleCheckpoint, State: incrementer.NewState(nil), Metrics: metrics, Log: log,
 	}
 }
 
-// catchUp waits until the lane has applied everything that has been written so far, and has a position that covers it.
+// catchUp waits until the running lanes have applied everything that has been written so far, and have positions that
+// cover it.
 func (f *fixture) catchUp() {
 	f.t.Helper()
 	now := f.now()
-	realtest.Eventually(f.t, patience, "the lane to catch up", func() bool {
-		at, err := f.checkpoints.Load(f.t.Context(), sourceName)
-		return err == nil && !at.Position.Before(stream.Before(now))
-	})
+	for _, id := range f.laneIDs() {
+		if f.stops[id.Partition] == nil {
+			continue
+		}
+		realtest.Eventually(f.t, patience, "lane "+id.String()+" to catch up", func() bool {
+			at, err := f.checkpoints.Load(f.t.Context(), id.String())
+			return err == nil && !at.Position.Before(stream.Before(now))
+		})
+	}
 }
 
 // now is a cluster time after every write so far. The rows do not change by it.

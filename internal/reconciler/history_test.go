@@ -41,12 +41,16 @@ func TestEveryReportedDriftIsThePlantedOne(t *testing.T) {
 	}
 	setFlag(t, "rapid.checks", checks)
 	setFlag(t, "rapid.steps", steps)
-	rapid.Check(t, func(rt *rapid.T) {
-		h := newHistory(t)
-		defer h.close()
-		rt.Repeat(h.actions())
-		h.finish(rt)
-	})
+	for _, lanes := range []int{1, 3} {
+		t.Run(fmt.Sprint("lanes ", lanes), func(t *testing.T) {
+			rapid.Check(t, func(rt *rapid.T) {
+				h := newHistory(t, lanes)
+				defer h.close()
+				rt.Repeat(h.actions())
+				h.finish(rt)
+			})
+		})
+	}
 }
 
 // setFlag sets a flag of the test binary until the test ends. Such a test is not parallel to others.
@@ -81,8 +85,8 @@ type history struct {
 	runs    map[string]int
 }
 
-func newHistory(t *testing.T) *history {
-	f := setUp(t, withScore)
+func newHistory(t *testing.T, lanes int) *history {
+	f := setUp(t, withScore, divided(lanes))
 	h := &history{
 		f: f, rows: map[int]row{}, planted: map[string]map[string]int64{counterName: {}, scoreName: {}}, late: map[string]bool{},
 		runs: map[string]int{},
@@ -111,7 +115,7 @@ func (h *history) close() {
 }
 
 // keys include one key in three forms, and two that are none.
-var keys = []any{"a", "b", int32(1), 1.0, int64(1), bson.D{{Key: "x", Value: int32(1)}}, true, nil, bson.A{"a"}}
+var keys = []any{"a", "b", int32(1), 1.0, int64(1), 1.5, bson.D{{Key: "x", Value: int32(1)}}, true, bson.MinKey{}, bson.JavaScript("a"), nil, bson.A{"a"}}
 
 func (h *history) drawKey(t *rapid.T) any { return rapid.SampledFrom(keys).Draw(t, "key") }
 
@@ -204,6 +208,18 @@ func (h *history) actions() map[string]func(*rapid.T) {
 				h.start()
 			}
 		},
+		"hold a lane back": func(t *rapid.T) {
+			if !h.running || len(h.f.laneIDs()) == 1 {
+				t.Skip("it is not running, or has one lane")
+			}
+			h.f.stopLane(rapid.IntRange(0, len(h.f.laneIDs())-1).Draw(t, "lane"))
+		},
+		"let all lanes go": func(t *rapid.T) {
+			if !h.running {
+				t.Skip("it is not running")
+			}
+			h.start()
+		},
 		"restart": func(t *rapid.T) {
 			if h.running {
 				t.Skip("it is running")
@@ -250,9 +266,10 @@ func (h *history) loseDocument(t *rapid.T) {
 	h.planted[counterName][counter.Canonical(raw(key))] -= shown(lost, "base_count", "live_delta")
 	h.planted[scoreName][counter.Canonical(raw(key))] -= shown(lost, "score_base", "score_live")
 	// A document that held nothing but what lies beyond the position, and is gone, has left no trace at the position.
-	at := must(h.f.checkpoints.Load(h.f.t.Context(), sourceName))(h.f.t)
-	for _, d := range at.Tail.Deltas {
-		h.late[counter.Canonical(d.Key)] = true
+	for _, at := range must(h.f.checkpoints.All(h.f.t.Context()))(h.f.t) {
+		for _, d := range at.Tail.Deltas {
+			h.late[counter.Canonical(d.Key)] = true
+		}
 	}
 }
 
@@ -348,9 +365,7 @@ func (h *history) cutRun(t *rapid.T) {
 
 // finish makes all right and compares it with the model.
 func (h *history) finish(t *rapid.T) {
-	if !h.running {
-		h.start()
-	}
+	h.start()
 	h.f.catchUp()
 	clear(h.late)
 	h.run(t, Options{Full: true})
