@@ -27,6 +27,8 @@ func backlogOf(scale float64) backlog {
 
 // write makes the changes, the same ones in every run.
 func (b backlog) write(ctx context.Context, rows *mongo.Collection) error {
+	fmt.Printf("writing a backlog: %d inserts on %d posts (Zipf 1.1), %d soft deletes, %d hard deletes\n",
+		b.inserts, b.posts, b.softDeletes, b.hardDeletes)
 	random := rand.New(rand.NewSource(1)) //nolint:gosec // repeatable on purpose
 	posts := rand.NewZipf(random, 1.1, 1, uint64(b.posts-1))
 	var models []mongo.WriteModel

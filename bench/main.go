@@ -1,9 +1,11 @@
 // Command bench measures driftless beside the limits of the server, in one run on a private mongod: how long it takes to
-// catch up with a backlog, against reading the same stream and doing nothing.
+// catch up with a backlog, against reading the same stream and doing nothing; with LANES, how long it takes several lanes
+// instead of one, and what they cost.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -34,7 +36,13 @@ func bench(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server, err := realtest.StartMongod(ctx, realtest.Options{OplogMB: 2048, CacheGB: 4})
+	most, err := lanesOf(os.Getenv("LANES"))
+	if err != nil {
+		return err
+	}
+	// The positions of the first round are judged in the last.
+	window := map[string]string{"minSnapshotHistoryWindowInSeconds": "3600"}
+	server, err := realtest.StartMongod(ctx, realtest.Options{OplogMB: 2048, CacheGB: 4, Params: window})
 	if err != nil {
 		return err
 	}
@@ -44,6 +52,9 @@ func bench(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = client.Disconnect(context.WithoutCancel(ctx)) }()
+	if most > 1 {
+		return divide(ctx, client, scale, most)
+	}
 	return catchUp(ctx, client, scale)
 }
 
@@ -59,25 +70,34 @@ func scaleOf(text string) (float64, error) {
 	return scale, nil
 }
 
+// lanesOf reads LANES: into how many lanes the source is divided at most.
+func lanesOf(text string) (int, error) {
+	if text == "" {
+		return 1, nil
+	}
+	lanes, err := strconv.Atoi(text)
+	if err != nil || lanes < 1 || lanes > 16 {
+		return 0, fmt.Errorf("LANES=%s: write a number from 1 to 16; 1, 2, 4 and so on up to it are measured", text)
+	}
+	return lanes, nil
+}
+
 // catchUp measures reading alone and catching up in turn, on the same backlog.
 func catchUp(ctx context.Context, client *mongo.Client, scale float64) error {
 	var lanes []*subject
 	for round := range rounds {
-		s, err := newSubject(ctx, client, round)
+		s, err := newSubject(ctx, client, round, 1)
 		if err != nil {
 			return err
 		}
 		lanes = append(lanes, s)
 	}
-	load := backlogOf(scale)
-	fmt.Printf("writing a backlog: %d inserts on %d posts (Zipf 1.1), %d soft deletes, %d hard deletes\n",
-		load.inserts, load.posts, load.softDeletes, load.hardDeletes)
-	if err := load.write(ctx, client.Database(rowsDatabase).Collection(rowsCollection)); err != nil {
+	if err := backlogOf(scale).write(ctx, client.Database(rowsDatabase).Collection(rowsCollection)); err != nil {
 		return err
 	}
 	var raw, ours []time.Duration
 	for _, s := range lanes {
-		events, took, err := s.readOnly(ctx)
+		events, took, err := s.readOnly(ctx, s.ids[0])
 		if err != nil {
 			return err
 		}
@@ -90,7 +110,7 @@ func catchUp(ctx context.Context, client *mongo.Client, scale float64) error {
 		fmt.Printf("round: %d events  read only %s (%s)  catch up %s (%s)  ratio %.2f  %d transactions, heap at most %d MiB\n",
 			events, round(took), rate(events, took), round(caught.took), rate(events, caught.took),
 			took.Seconds()/caught.took.Seconds(), caught.transactions, caught.peakHeap>>20)
-		if err := s.check(ctx); err != nil {
+		if err := errors.Join(s.check(ctx), s.clear(ctx)); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"golang.org/x/sync/errgroup"
 
 	"driftless/internal/checkpoint"
 	"driftless/internal/config"
@@ -26,21 +27,23 @@ import (
 // batchEvents is the default of incrementer.max_batch_events.
 const batchEvents = 20000
 
-// subject is one incrementer that starts before the backlog, with counters and a state database of its own.
+// subject is one incrementer, of one lane or several, that starts before the backlog, with counters and a state database of
+// its own.
 type subject struct {
 	client      *mongo.Client
 	config      *config.Config
 	definitions []*counter.Definition
 	checkpoints *checkpoint.Store
 	states      *counter.States
-	lane        *counter.Lane
+	ids         []checkpoint.LaneID
+	lanes       []*counter.Lane
 	start       stream.Start
 }
 
-func newSubject(ctx context.Context, client *mongo.Client, round int) (*subject, error) {
+func newSubject(ctx context.Context, client *mongo.Client, round, lanes int) (*subject, error) {
 	c := config.Default()
 	c.MongoDB.StateDatabase = fmt.Sprintf("state%d", round)
-	c.Sources = []config.Source{{Name: "comments", ChangeStream: &config.ChangeStream{Database: rowsDatabase, Collection: rowsCollection, Partitions: 1}}}
+	c.Sources = []config.Source{{Name: "comments", ChangeStream: &config.ChangeStream{Database: rowsDatabase, Collection: rowsCollection, Partitions: lanes}}}
 	c.Counters = []config.Counter{{
 		Name: "comments_per_post", Source: "comments", Key: "post_id", SoftDelete: "deleted_at",
 		Rows: config.Rows{Database: rowsDatabase, Collection: rowsCollection},
@@ -71,20 +74,23 @@ func newSubject(ctx context.Context, client *mongo.Client, round int) (*subject,
 		client: client, config: c, definitions: definitions,
 		checkpoints: checkpoint.NewStore(client, c.MongoDB.StateDatabase), states: counter.NewStates(client, c.MongoDB.StateDatabase),
 	}
-	s.lane = counter.NewLane(checkpoint.LaneID{Source: "comments"}, client, s.checkpoints, s.states, definitions)
-	at, err := s.lane.Load(ctx, nil)
+	s.ids = checkpoint.Lanes("comments", lanes)
+	for _, id := range s.ids {
+		s.lanes = append(s.lanes, counter.NewLane(id, client, s.checkpoints, s.states, definitions))
+	}
+	at, err := s.lanes[0].Load(ctx, nil) // starts all
 	s.start = at.Start()
 	return s, err
 }
 
-func (s *subject) source(ds []*counter.Definition) (stream.Source, error) {
-	stages, err := counter.Pipeline(ds, checkpoint.LaneID{})
+func (s *subject) source(id checkpoint.LaneID, ds []*counter.Definition) (stream.Source, error) {
+	stages, err := counter.Pipeline(ds, id)
 	return stream.NewChangeStream(s.client, rowsDatabase, rowsCollection, stages, batchEvents), err
 }
 
-// readOnly reads the whole backlog with the incrementer's own pipeline and does nothing with it.
-func (s *subject) readOnly(ctx context.Context) (events int, took time.Duration, err error) {
-	source, err := s.source(s.definitions)
+// readOnly reads a lane's part of the backlog with the incrementer's own pipeline and does nothing with it.
+func (s *subject) readOnly(ctx context.Context, id checkpoint.LaneID) (events int, took time.Duration, err error) {
+	source, err := s.source(id, s.definitions)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -114,57 +120,69 @@ type caught struct {
 	peakHeap     uint64 // bytes
 }
 
-// progress tells a lane's applied events.
+// progress adds up what the lanes have applied.
 type progress struct {
-	incrementer.Observer
 	applied atomic.Int64
 	commits atomic.Int64
 	want    int
 	done    chan struct{}
 }
 
+// observer tells progress what its lane has applied.
+type observer struct {
+	incrementer.Observer
+	progress *progress
+}
+
 // Applied implements counter.Observer.
-func (p *progress) Applied(a counter.Applied) {
-	p.Observer.Applied(a)
+func (o observer) Applied(a counter.Applied) {
+	o.Observer.Applied(a)
+	p := o.progress
 	p.commits.Add(1)
-	if p.applied.Add(int64(a.Events)) == int64(p.want) {
+	if a.Events > 0 && p.applied.Add(int64(a.Events)) == int64(p.want) {
 		close(p.done)
 	}
 }
 
-// catchUp runs a whole lane, as `incrementer run` does, until every event of the backlog is committed.
-func (s *subject) catchUp(ctx context.Context, events int) (caught, error) {
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+// lane is wired as `incrementer run` does.
+func (s *subject) lane(i int, watch *progress) *incrementer.Lane {
+	id, log := s.ids[i], slog.New(slog.NewTextHandler(io.Discard, nil))
 	laneMetrics := incrementer.NewMetrics(prometheus.NewRegistry())
-	watch := &progress{
-		Observer: incrementer.Observer{Metrics: laneMetrics, Source: "comments", Lane: "comments", Log: log},
-		want:     events, done: make(chan struct{}),
-	}
-	lane := &incrementer.Lane{
-		ID: checkpoint.LaneID{Source: "comments"}, Definitions: s.definitions, Counters: s.lane, OpenSource: s.source,
+	return &incrementer.Lane{
+		ID: id, Definitions: s.definitions, Counters: s.lanes[i],
+		OpenSource: func(ds []*counter.Definition) (stream.Source, error) { return s.source(id, ds) },
 		NewApplier: func(ds []*counter.Definition) incrementer.Applier {
-			return counter.NewApplier(s.client, s.checkpoints, s.states, ds, s.definitions, batchEvents, watch)
+			told := observer{incrementer.Observer{Metrics: laneMetrics, Source: "comments", Lane: id.String(), Log: log}, watch}
+			return counter.NewApplier(s.client, s.checkpoints, s.states, ds, s.definitions, batchEvents, told)
 		},
 		IdleCheckpoint: s.config.Incrementer.IdleCheckpoint, State: incrementer.NewState(nil), Metrics: laneMetrics, Log: log,
 	}
+}
+
+// catchUp runs all lanes, as `incrementer run` does, until every event of the backlog is committed.
+func (s *subject) catchUp(ctx context.Context, events int) (caught, error) {
+	watch := &progress{want: events, done: make(chan struct{})}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	ended := make(chan error, 1)
+	lanes, running := errgroup.WithContext(running)
 	began := time.Now()
-	go func() { ended <- lane.Run(running) }()
+	for i := range s.ids {
+		lane := s.lane(i, watch)
+		lanes.Go(func() error { return lane.Run(running) })
+	}
 	result := caught{peakHeap: heap()}
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
 		select {
-		case err := <-ended:
-			return result, fmt.Errorf("lane ended early: %w", err)
+		case <-running.Done():
+			return result, fmt.Errorf("a lane ended early: %w", lanes.Wait())
 		case <-ticker.C:
 			result.peakHeap = max(result.peakHeap, heap())
 		case <-watch.done:
 			result.took, result.transactions = time.Since(began), int(watch.commits.Load())
 			stop()
-			if err := <-ended; !errors.Is(err, context.Canceled) {
+			if err := lanes.Wait(); !errors.Is(err, context.Canceled) {
 				return result, err
 			}
 			return result, nil
@@ -193,5 +211,10 @@ func (s *subject) check(ctx context.Context) error {
 		return fmt.Errorf("counters are not right after the catch-up: %d checked, %d wrong, %v skipped (run %s)",
 			c.Checked, c.Drift.Keys+c.Rebased, c.Skipped, report.Result)
 	}
+	return nil
+}
+
+// clear makes room for the next.
+func (s *subject) clear(ctx context.Context) error {
 	return s.client.Database(s.definitions[0].Target.Database).RunCommand(ctx, bson.D{{Key: "dropDatabase", Value: 1}}).Err()
 }
