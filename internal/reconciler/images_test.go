@@ -407,8 +407,10 @@ func TestImagesThatComeAndGo(t *testing.T) {
 	}
 	setFlag(t, "rapid.checks", checks)
 	setFlag(t, "rapid.steps", steps)
+	n := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		h := newHistory(t)
+		n++
+		h := newHistory(t, 1+n%2) // one lane, or two that both see what has no image
 		defer h.close()
 		changes := func(t *rapid.T) { h.do(h.f.t.Context(), h.drawChanges(t, 1, 12)) }
 		rt.Repeat(map[string]func(*rapid.T){
