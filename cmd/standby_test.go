@@ -323,5 +323,17 @@ func TestAnInstanceWithAnOlderFileStandsBackAndSaysWhy(t *testing.T) {
 	if code := newer.ended(); code != 0 {
 		t.Errorf("the newer one ends with %d", code)
 	}
-	older.owns()
+	// Nobody counts by the older file again unless somebody says so.
+	older.becomes("/readyz", 503, "restart this one, with the same file or with the one that is to count from now on")
+	if older.metric("incrementer_lane_owned") != "0" {
+		t.Error("the older one follows again")
+	}
+	older.terminate()
+	if code := older.ended(); code != 0 {
+		t.Errorf("the older one ends with %d", code)
+	}
+	if err := os.WriteFile(p.file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.start("incrementer").owns()
 }
