@@ -12,7 +12,7 @@ import (
 
 // askers are the verbs that connect.
 var askers = map[string][]string{
-	"incrementer": {"run", "setup --dry-run", "setup", "status"},
+	"incrementer": {"run", "setup --dry-run", "setup", "status", "checkpoint list", "checkpoint reset comments --to now"},
 	"reconciler":  {"run", "run --once", "verify"},
 }
 

@@ -10,7 +10,7 @@ import (
 
 // verbs that read settings, by program.
 var verbs = map[string][]string{
-	"incrementer": {"run", "validate", "check", "setup", "status", "healthcheck"},
+	"incrementer": {"run", "validate", "check", "setup", "status", "checkpoint list", "checkpoint reset", "healthcheck"},
 	"reconciler":  {"run", "verify", "validate", "check", "healthcheck"},
 }
 
@@ -57,7 +57,7 @@ func TestCommandLineAndFileFaultsAreOneLineEach(t *testing.T) {
 		code          int
 		line          string
 	}{
-		{"incrementer", "", 2, "no command given: it is one of check, completion, healthcheck, run, setup, status, validate, version"},
+		{"incrementer", "", 2, "no command given: it is one of check, checkpoint, completion, healthcheck, run, setup, status, validate, version"},
 		{"incrementer", "rum", 2, `unknown command "rum", did you mean run?`},
 		{"incrementer", "run now", 2, `run takes no arguments, but got "now"`},
 		{"incrementer", "run --once", 2, "unknown flag: --once"},
@@ -65,6 +65,11 @@ func TestCommandLineAndFileFaultsAreOneLineEach(t *testing.T) {
 		{"incrementer", "check -o csv", 2, "must be text or json"},
 		{"reconciler", "check now", 2, `check takes no arguments, but got "now"`},
 		{"reconciler", "check --config /nowhere.yaml", 78, "/nowhere.yaml: is missing"},
+		{"incrementer", "checkpoint", 2, "no command given: it is one of list, reset"},
+		{"incrementer", "checkpoint reset --to now", 2, "reset takes one lane, but got 0 arguments: `incrementer checkpoint list` shows the lanes"},
+		{"incrementer", "checkpoint reset comments", 2, "--to is missing: it may be now, earliest, or a time as in 2026-11-30T08:00:00Z"},
+		{"incrementer", "checkpoint reset comments --to yesterday", 2, "--to yesterday is neither now, nor earliest, nor a time as in "},
+		{"incrementer", "checkpoint reset likes --to now", 2, `no lane "likes" in the configuration: it may be comments`},
 		{"incrementer", "setup --dry-run=maybe", 2, `invalid argument "maybe" for "--dry-run"`},
 		{"incrementer", "validate --config /nowhere.yaml", 78, "/nowhere.yaml: is missing: create it, or name another with --config FILE or DRIFTLESS_CONFIG"},
 		{"incrementer", "run --config /nowhere.yaml", 78, "/nowhere.yaml: is missing"},
@@ -123,6 +128,9 @@ func TestVersionAndCompletion(t *testing.T) {
 	}
 	if r := p.want(0, "reconciler", "__complete", "verify", "--counter", ""); !strings.HasPrefix(r.stdout, "comments_per_post\nlikes_per_user\n") {
 		t.Errorf("--counter completes to %q", r.stdout)
+	}
+	if r := p.want(0, "incrementer", "__complete", "checkpoint", "reset", ""); !strings.HasPrefix(r.stdout, "comments\n") {
+		t.Errorf("LANE completes to %q", r.stdout)
 	}
 }
 

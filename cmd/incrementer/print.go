@@ -26,7 +26,7 @@ func (p printer) status(s status) error {
 			lanes.Row(l.Lane, orNone(l.Owner), "-", "-", "-", "-", "-", "-", l.Gaps, l.Error)
 			continue
 		}
-		lanes.Row(l.Lane, orNone(l.Owner), l.Position.Format(time.RFC3339), p.age(l.Position), headroomOf(l), tail(l), l.Seq,
+		lanes.Row(l.Lane, orNone(l.Owner), l.Position.Format(time.RFC3339), p.age(l.Position), headroomOf(l), tail(l.Tail), l.Seq,
 			p.ago(l.UpdatedAt), l.Gaps, p.note(l))
 	}
 	if err := lanes.Flush(); err != nil {
@@ -94,11 +94,11 @@ func (p printer) letters(n int64) error {
 }
 
 // tail is how many deltas are applied beyond the position.
-func tail(l laneState) any {
-	if l.Tail < 0 {
+func tail(n int) any {
+	if n < 0 {
 		return "large"
 	}
-	return l.Tail
+	return n
 }
 
 // note says what an operator should look at, "" for nothing.

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -117,7 +116,7 @@ func readStatus(ctx context.Context, c *config.Config, definitions []*counter.De
 		at, err := checkpoints.Load(ctx, id.String())
 		switch {
 		case errors.Is(err, checkpoint.ErrNone):
-			s.Lanes = append(s.Lanes, laneState{Lane: id.String(), Error: "never started: run `incrementer run`"})
+			s.Lanes = append(s.Lanes, laneState{Lane: id.String(), Error: neverStarted})
 		case errors.Is(err, checkpoint.ErrNewer):
 			s.Lanes = append(s.Lanes, laneState{Lane: id.String(), Error: err.Error()})
 		case err != nil:
@@ -125,9 +124,7 @@ func readStatus(ctx context.Context, c *config.Config, definitions []*counter.De
 		default:
 			lane := laneOf(at)
 			lane.headroom(headroom(at.Position, oldest))
-			if at.Partitions != id.Count() {
-				lane.Error = fmt.Sprintf("one of %d lanes, and the configuration says %d: restart `incrementer run`", at.Partitions, id.Count())
-			}
+			lane.Error = dividedOtherwise(at, id.Count())
 			s.Lanes = append(s.Lanes, lane)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -115,6 +116,25 @@ func (s *Store) All(ctx context.Context) ([]Checkpoint, error) {
 	return all, nil
 }
 
+// Names lists the lanes that have a checkpoint, also one of a later version.
+func (s *Store) Names(ctx context.Context) ([]string, error) {
+	cursor, err := s.collection.Find(ctx, started, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetProjection(bson.D{{Key: "_id", Value: 1}}))
+	if err != nil {
+		return nil, fmt.Errorf("list checkpoints: %w", err)
+	}
+	var all []struct {
+		Lane string `bson:"_id"`
+	}
+	if err := cursor.All(ctx, &all); err != nil {
+		return nil, fmt.Errorf("list checkpoints: %w", err)
+	}
+	names := make([]string, len(all))
+	for i, c := range all {
+		names[i] = c.Lane
+	}
+	return names, nil
+}
+
 // OfSource returns the checkpoints of a source's lanes, also of those that it was divided into before.
 func (s *Store) OfSource(ctx context.Context, source string) ([]Checkpoint, error) {
 	all, err := s.find(ctx, ofSource(source))
@@ -150,9 +170,12 @@ func (s *Store) Set(ctx context.Context, source string) ([]Checkpoint, error) {
 	return set, nil
 }
 
-// find leaves out what a start left that got no further than its own first write. A later version's is ErrNewer.
+// started leaves out what a start left that got no further than its own first write.
+var started = bson.D{{Key: "position", Value: bson.D{{Key: "$exists", Value: true}}}}
+
+// find returns what has started. A later version's is ErrNewer.
 func (s *Store) find(ctx context.Context, which bson.D) ([]Checkpoint, error) {
-	cursor, err := s.collection.Find(ctx, append(bson.D{{Key: "position", Value: bson.D{{Key: "$exists", Value: true}}}}, which...),
+	cursor, err := s.collection.Find(ctx, append(slices.Clone(started), which...),
 		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
 	if err != nil {
 		return nil, err

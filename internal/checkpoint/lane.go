@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"strconv"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -34,6 +35,12 @@ func (l LaneID) String() string {
 		return l.Source
 	}
 	return l.Source + "/" + strconv.Itoa(l.Partition)
+}
+
+// SourceOf is the source that a lane of the given name belongs to.
+func SourceOf(lane string) string {
+	source, _, _ := strings.Cut(lane, "/")
+	return source
 }
 
 // ofSource selects the documents of a source's lanes, whatever their number.

@@ -73,10 +73,11 @@ func (r *rig) set() []checkpoint.Checkpoint {
 	return set
 }
 
-func (r *rig) gaps() []Gap {
+func (r *rig) gaps() (gaps []Gap) {
 	r.t.Helper()
-	var gaps []Gap
-	r.read(GapsCollection, &gaps)
+	cursor, err := r.client.Database(r.name).Collection(GapsCollection).Find(r.t.Context(), bson.D{})
+	r.check(err)
+	r.check(cursor.All(r.t.Context(), &gaps))
 	return gaps
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -86,14 +87,18 @@ func (l *Lane) first(ctx context.Context, states map[string]State, broken map[st
 			return checkpoint.Checkpoint{}, fmt.Errorf("start lane %s: %w", l.ID, checkpoint.ErrFenced)
 		}
 	}
-	known := len(lanes) > 0 || l.last.Seq > 0
-	for _, d := range l.definitions {
-		known = known || states[d.Name].Hash == d.Hash
-	}
-	if known {
+	if l.known(lanes, states) {
 		return checkpoint.Checkpoint{}, fmt.Errorf("%w: %w", stream.ErrPositionLost, checkpoint.ErrMissing)
 	}
 	return l.begin(ctx, nil, "", broken)
+}
+
+// known reports whether the source has been followed before, although the lane has no checkpoint. lanes are those of the
+// source that do have one.
+func (l *Lane) known(lanes []checkpoint.Checkpoint, states map[string]State) bool {
+	return len(lanes) > 0 || l.last.Seq > 0 || slices.ContainsFunc(l.definitions, func(d *Definition) bool {
+		return states[d.Name].Hash == d.Hash
+	})
 }
 
 // stands returns nil when a checkpoint holds for what is there now.
@@ -169,7 +174,16 @@ func (l *Lane) Restart(ctx context.Context, reason string, broken map[string]str
 	if reason == ReasonPartitions && from.Seq > 0 { // another of the new lanes has started all
 		return l.Load(ctx, broken)
 	}
-	at, err := l.start(ctx, l.ID, from, broken)
+	position, err := l.checkpoints.Now(ctx, from.Lane)
+	if err != nil {
+		return from, err
+	}
+	return l.jump(ctx, from, position, reason, broken)
+}
+
+// jump moves the lane to a position that does not follow from what it has applied, and records it.
+func (l *Lane) jump(ctx context.Context, from checkpoint.Checkpoint, position bson.Timestamp, reason string, broken map[string]string) (checkpoint.Checkpoint, error) {
+	at, err := l.afresh(ctx, from, position, broken)
 	if err != nil {
 		return from, err
 	}
@@ -184,8 +198,12 @@ func (l *Lane) Restart(ctx context.Context, reason string, broken map[string]str
 
 // begin starts all lanes of the source at once, in place of those that it had before.
 func (l *Lane) begin(ctx context.Context, before []checkpoint.Checkpoint, reason string, broken map[string]string) (checkpoint.Checkpoint, error) {
-	mine, err := l.start(ctx, l.ID, checkpoint.Checkpoint{Lane: l.ID.String()}, broken)
+	mine := checkpoint.Checkpoint{Lane: l.ID.String()}
+	position, err := l.checkpoints.Now(ctx, mine.Lane)
 	if err != nil {
+		return mine, err
+	}
+	if mine, err = l.afresh(ctx, mine, position, broken); err != nil {
 		return mine, err
 	}
 	oldest := checkpoint.Checkpoint{}
@@ -218,19 +236,15 @@ func (l *Lane) begin(ctx context.Context, before []checkpoint.Checkpoint, reason
 	return l.started(mine, err)
 }
 
-// start is the state of a lane that begins at a fresh position.
-func (l *Lane) start(ctx context.Context, id checkpoint.LaneID, from checkpoint.Checkpoint, broken map[string]string) (checkpoint.Checkpoint, error) {
-	position, err := l.checkpoints.Now(ctx, id.String())
-	if err != nil {
-		return from, err
-	}
-	seen, err := l.look(ctx) // after the write, which may have made the collection of checkpoints
+// afresh is the state of the lane when it begins at a position, as things are now.
+func (l *Lane) afresh(ctx context.Context, from checkpoint.Checkpoint, position bson.Timestamp, broken map[string]string) (checkpoint.Checkpoint, error) {
+	seen, err := l.look(ctx) // after the write of Now, which may have made the collection of checkpoints
 	if err != nil {
 		return from, err
 	}
 	to := checkpoint.Checkpoint{
-		Lane: id.String(), Seq: max(from.Seq, l.last.Seq) + 1, Batch: bson.NewObjectID(), Position: position,
-		Partitions: id.Count(), Identity: seen.Identity, Counters: make(map[string]checkpoint.Counting, len(l.definitions)),
+		Lane: l.ID.String(), Seq: max(from.Seq, l.last.Seq) + 1, Batch: bson.NewObjectID(), Position: position,
+		Partitions: l.ID.Count(), Identity: seen.Identity, Counters: make(map[string]checkpoint.Counting, len(l.definitions)),
 	}
 	for _, d := range l.definitions {
 		to.Counters[d.Name] = checkpoint.Counting{Hash: d.Hash, Since: position, Broken: broken[d.Name]}

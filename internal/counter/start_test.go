@@ -35,17 +35,9 @@ func TestAFreshStartIsAtAMajorityWriteOfItsOwn(t *testing.T) {
 	if state.State != Rebasing || state.Reason != ReasonNew || state.Hash != r.definitions[0].Hash {
 		t.Errorf("a new counter is %+v", state)
 	}
-	var gaps []Gap
-	if r.read(GapsCollection, &gaps); len(gaps) != 0 {
+	if gaps := r.gaps(); len(gaps) != 0 {
 		t.Errorf("a first start records the gaps %v", gaps)
 	}
-}
-
-func (r *rig) read(collection string, into any) {
-	r.t.Helper()
-	cursor, err := r.client.Database(r.name).Collection(collection).Find(r.t.Context(), bson.D{})
-	r.check(err)
-	r.check(cursor.All(r.t.Context(), into))
 }
 
 func TestAStartBesideWritesUnderWayCountsEachOfThemOnce(t *testing.T) {
@@ -363,8 +355,7 @@ func TestARestartRecordsTheGapAndMarksEveryCounterOfTheLane(t *testing.T) {
 	if got := r.rebasing(); got["a"] != ReasonGap || got["b"] != ReasonGap {
 		t.Errorf("marked are %v", got)
 	}
-	var gaps []Gap
-	r.read(GapsCollection, &gaps)
+	gaps := r.gaps()
 	if len(gaps) != 1 || gaps[0].Lane != rigLane || gaps[0].Reason != "position_lost" || gaps[0].From != before.Position ||
 		gaps[0].To != at.Position || time.Since(gaps[0].At) > time.Minute {
 		t.Errorf("recorded are %+v", gaps)

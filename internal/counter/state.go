@@ -68,7 +68,8 @@ func (s State) Lossy() bool {
 	return s.State == Rebasing && (s.Reason == ReasonGap || s.Reason == ReasonPartitions || s.Reason == ReasonReset)
 }
 
-// Gap is a stretch of history that a lane did not see.
+// Gap is a stretch of history that a lane did not see, or, after a reset to an earlier position, sees again. From is zero
+// where nothing is known of before.
 type Gap struct {
 	ID     bson.ObjectID  `bson:"_id"`
 	Lane   string         `bson:"lane"`

@@ -20,6 +20,8 @@ const (
 	CauseMissingImage Cause = "missing image"  // an event came without the image that tells what it did
 	CauseSetApart     Cause = "set apart"      // the document could not take an increment
 	CauseTarget       Cause = "target_changed" // the collection of the documents was dropped, replaced or emptied
+	CausePartitions   Cause = "partitions"     // the source was divided into another number of lanes
+	CauseReset        Cause = "reset"          // an operator moved the checkpoint
 )
 
 // reading is everything about one key at one position.

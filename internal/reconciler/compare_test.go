@@ -311,6 +311,8 @@ func TestCauseOnRecord(t *testing.T) {
 		"active":          {counter.State{State: counter.Active, Reason: counter.ReasonGap}, ""},
 		"new":             {counter.State{State: counter.Rebasing, Reason: counter.ReasonNew}, ""},
 		"gap":             {counter.State{State: counter.Rebasing, Reason: counter.ReasonGap}, CauseGap},
+		"partitions":      {counter.State{State: counter.Rebasing, Reason: counter.ReasonPartitions}, CausePartitions},
+		"reset":           {counter.State{State: counter.Rebasing, Reason: counter.ReasonReset}, CauseReset},
 		"missing image":   {counter.State{State: counter.Rebasing, Reason: counter.ReasonMissingImage}, CauseMissingImage},
 		"never heard of":  {counter.State{}, ""},
 		"another's words": {counter.State{State: counter.Rebasing, Reason: "whatever"}, ""},

@@ -83,12 +83,16 @@ func reasonOf(s counter.State) Cause {
 		return ""
 	}
 	switch s.Reason {
-	case counter.ReasonGap, counter.ReasonPartitions, counter.ReasonReset: // a fresh start, and a gap recorded for it
+	case counter.ReasonGap:
 		return CauseGap
 	case counter.ReasonMissingImage:
 		return CauseMissingImage
 	case counter.ReasonTarget:
 		return CauseTarget
+	case counter.ReasonPartitions:
+		return CausePartitions
+	case counter.ReasonReset:
+		return CauseReset
 	default:
 		return ""
 	}

@@ -221,8 +221,8 @@ func TestSourceThatIsDividedAnewIsExactAfterOneRun(t *testing.T) {
 				t.Errorf("one run did not make it active: %s", show(report))
 			}
 			for _, d := range only(t, report).Drifted {
-				if d.Cause != CauseGap {
-					t.Errorf("cause of %s is %q, want %q", d.Key, d.Cause, CauseGap)
+				if d.Cause != CausePartitions {
+					t.Errorf("cause of %s is %q, want %q", d.Key, d.Cause, CausePartitions)
 				}
 			}
 			f.wantExact()

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"driftless/internal/checkpoint"
+	"driftless/internal/command"
+	"driftless/internal/config"
+	"driftless/internal/counter"
+	"driftless/internal/daemon"
+	"driftless/internal/deployment"
+)
+
+func checkpointResetCommand() *cobra.Command {
+	var to string
+	cmd := &cobra.Command{
+		Use:   "reset LANE --to now|earliest|TIME",
+		Short: "Move a lane to another position, record it and mark its counters for a recount",
+		Long: "reset moves a lane to now, to the earliest change that the oplog keeps, or to a time within it. It is recorded as a gap\n" +
+			"with the reason reset, and every counter of the lane is marked: the reconciler's next run makes right what is then\n" +
+			"counted twice or not at all. An incrementer that follows the lane goes on from the new position by itself.",
+		Example: "  incrementer checkpoint reset comments --to now\n" +
+			"  incrementer checkpoint reset comments/3 --to 2026-11-30T08:00:00Z",
+		Args:              oneLane,
+		ValidArgsFunction: completeLanes,
+	}
+	cmd.Flags().StringVar(&to, "to", "", "where to: `now`, earliest, or a time as in 2026-11-30T08:00:00Z")
+	_ = cmd.RegisterFlagCompletionFunc("to", cobra.FixedCompletions([]string{"now", "earliest"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return reset(cmd, args[0], to) }
+	return cmd
+}
+
+func oneLane(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("reset takes one lane, but got %d arguments: `incrementer checkpoint list` shows the lanes", len(args))
+	}
+	return nil
+}
+
+// completeLanes offers the lanes of the configuration, none when that cannot be read.
+func completeLanes(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	c, err := config.Load(config.FromFlags(cmd.Flags(), os.LookupEnv))
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return namesOf(lanesOf(c)), cobra.ShellCompDirectiveNoFileComp
+}
+
+func namesOf(ids []checkpoint.LaneID) []string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = id.String()
+	}
+	return names
+}
+
+func reset(cmd *cobra.Command, lane, to string) error {
+	goal, err := goalOf(to)
+	if err != nil {
+		return err
+	}
+	c, definitions, err := command.Load(cmd)
+	if err != nil {
+		return err
+	}
+	ids := lanesOf(c)
+	i := slices.IndexFunc(ids, func(id checkpoint.LaneID) bool { return id.String() == lane })
+	if i < 0 {
+		return daemon.Usagef("no lane %q in the configuration: it may be %s", lane, strings.Join(namesOf(ids), ", "))
+	}
+	ctx := cmd.Context()
+	client, err := deployment.Connect(ctx, c.MongoDB, program)
+	if err != nil {
+		return err
+	}
+	defer deployment.Close(ctx, client)
+	if err := deployment.Permitted(ctx, client, deployment.Privileges(c, definitions, deployment.Follow)); err != nil {
+		return err
+	}
+	position, err := goal.position(ctx, client)
+	if err != nil {
+		return err
+	}
+	definitions = counter.OfSource(definitions, ids[i].Source)
+	store, states := checkpoint.NewStore(client, c.MongoDB.StateDatabase), counter.NewStates(client, c.MongoDB.StateDatabase)
+	before, after, err := counter.NewLane(ids[i], client, store, states, definitions).Reset(ctx, position)
+	switch {
+	case errors.Is(err, counter.ErrAhead):
+		return daemon.WithExitCode(err, daemon.Usage)
+	case errors.Is(err, counter.ErrNeverStarted):
+		return fmt.Errorf("%w: `incrementer run` starts it at the present", err)
+	case errors.Is(err, checkpoint.ErrPartitions):
+		return fmt.Errorf("%w: restart `incrementer run`, which starts the lanes of the configuration afresh", err)
+	case err != nil:
+		return err
+	}
+	return toldOf(cmd.OutOrStdout(), before, after, definitions)
+}
+
+// toldOf says what a reset did.
+func toldOf(w io.Writer, before, after checkpoint.Checkpoint, definitions []*counter.Definition) error {
+	from := "no checkpoint"
+	if before.Seq > 0 {
+		from = clock(before.Position).Format(time.RFC3339)
+	}
+	names := make([]string, len(definitions))
+	for i, d := range definitions {
+		names[i] = d.Name
+	}
+	_, err := fmt.Fprintf(w, "lane %s moved from %s to %s\nrecorded as a gap with the reason %s; marked for a full recount: %s\n"+
+		"their counts may be wrong until the reconciler's next run, which makes them right\n",
+		after.Lane, from, clock(after.Position).Format(time.RFC3339), counter.ReasonReset, cmp.Or(strings.Join(names, ", "), "none"))
+	return err
+}
+
+// goal is where --to leads.
+type goal struct {
+	earliest bool
+	at       time.Time // zero for now and earliest
+}
+
+func goalOf(to string) (goal, error) {
+	switch to {
+	case "":
+		return goal{}, daemon.Usagef("--to is missing: it may be now, earliest, or a time as in 2026-11-30T08:00:00Z")
+	case "now":
+		return goal{}, nil
+	case "earliest":
+		return goal{earliest: true}, nil
+	}
+	at, err := time.Parse(time.RFC3339, to)
+	if err != nil || at.Unix() <= 0 || at.Unix() > 1<<32-1 {
+		return goal{}, daemon.Usagef("--to %s is neither now, nor earliest, nor a time as in 2026-11-30T08:00:00Z", to)
+	}
+	return goal{at: at}, nil
+}
+
+// position is the cluster time of the goal, one that the history reaches back to; zero for now.
+func (g goal) position(ctx context.Context, client *mongo.Client) (bson.Timestamp, error) {
+	if !g.earliest && g.at.IsZero() {
+		return bson.Timestamp{}, nil
+	}
+	oldest, err := deployment.Oldest(ctx, client)
+	if errors.Is(err, deployment.ErrNoOplog) {
+		return oldest, fmt.Errorf("how far the history reaches back is not known: %w: grant it find on local.oplog.rs, or use --to now", err)
+	}
+	if err != nil || g.earliest {
+		return oldest, err
+	}
+	// No change has the increment 0: all that happened before the time is left behind, and nothing at or after it.
+	position := bson.Timestamp{T: uint32(g.at.Unix())} //nolint:gosec // bounded by goalOf
+	if position.Before(oldest) {
+		return position, daemon.Usagef("--to %s is older than the oldest change that the oplog keeps, of %s: use --to earliest",
+			g.at.Format(time.RFC3339), clock(oldest).Format(time.RFC3339))
+	}
+	return position, nil
+}

@@ -1,0 +1,97 @@
+package counter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"driftless/internal/checkpoint"
+)
+
+// resetFor is how long a reset tries to come between the transactions of an owner at work. The server gives up the
+// transaction of one that died after a minute.
+const resetFor = 90 * time.Second
+
+var (
+	// ErrNeverStarted means: there is nothing to reset, since the lane has never been followed.
+	ErrNeverStarted = errors.New("never started")
+	// ErrAhead means: the position lies in the future.
+	ErrAhead = errors.New("lies ahead of the server's time")
+)
+
+// Reset moves the lane to a position of an operator's choice, an earlier or a later one, zero for the present, and returns
+// the states before and after. It is recorded as a gap, and every counter of the lane is marked for a full recount (I7):
+// what is counted twice or not at all is made right by that. An owner at work is fenced by it and goes on from there (I1).
+// checkpoint.ErrPartitions: the source is divided otherwise.
+func (l *Lane) Reset(ctx context.Context, position bson.Timestamp) (from, to checkpoint.Checkpoint, err error) {
+	if from, err = l.resettable(ctx); err != nil {
+		return from, to, fmt.Errorf("reset lane %s: %w", l.ID, err)
+	}
+	now, err := l.checkpoints.Now(ctx, l.ID.String())
+	switch {
+	case err != nil:
+		return from, to, err
+	case position.IsZero():
+		position = now
+	case position.After(now):
+		return from, to, fmt.Errorf("reset lane %s: %s %w, %s", l.ID, inWords(position), ErrAhead, inWords(now))
+	}
+	policy := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond),
+		backoff.WithMaxInterval(200*time.Millisecond), backoff.WithMaxElapsedTime(resetFor))
+	err = backoff.Retry(func() error {
+		if from, err = l.resettable(ctx); err != nil {
+			return backoff.Permanent(err)
+		}
+		to, err = l.jump(ctx, from, position, ReasonReset, brokenIn(from))
+		if err == nil || errors.Is(err, checkpoint.ErrFenced) || IsConflict(err) || hasLabel(err, "TransientTransactionError") {
+			return err
+		}
+		return backoff.Permanent(err)
+	}, backoff.WithContext(policy, ctx))
+	if err != nil {
+		return from, to, fmt.Errorf("reset lane %s: %w", l.ID, err)
+	}
+	return from, to, nil
+}
+
+func inWords(t bson.Timestamp) string { return time.Unix(int64(t.T), 0).UTC().Format(time.RFC3339) }
+
+// resettable returns where the lane is. It may have no checkpoint any more: then its counters are known.
+func (l *Lane) resettable(ctx context.Context) (checkpoint.Checkpoint, error) {
+	from := checkpoint.Checkpoint{Lane: l.ID.String()}
+	lanes, err := l.checkpoints.OfSource(ctx, l.ID.Source)
+	if err != nil {
+		return from, err
+	}
+	for _, lane := range lanes {
+		if lane.Partitions != l.ID.Count() {
+			return from, l.divided(lane)
+		}
+		if lane.Lane == from.Lane {
+			return lane, nil
+		}
+	}
+	states, err := l.states.All(ctx)
+	if err != nil {
+		return from, err
+	}
+	if !l.known(lanes, states) {
+		return from, ErrNeverStarted
+	}
+	return from, nil
+}
+
+// brokenIn is the server's message for each counter whose expression fails: an owner at work has found them out.
+func brokenIn(at checkpoint.Checkpoint) map[string]string {
+	broken := map[string]string{}
+	for name, counting := range at.Counters {
+		if counting.Broken != "" {
+			broken[name] = counting.Broken
+		}
+	}
+	return broken
+}
