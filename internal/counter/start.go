@@ -139,7 +139,7 @@ func (l *Lane) Check(ctx context.Context, at checkpoint.Checkpoint) (images bool
 			return seen.Images, fmt.Errorf("counter %s: %w", d.Name, ErrStates)
 		}
 	}
-	return seen.Images, nil
+	return seen.Images || seen.Collection == "", nil // there is nothing to keep images of
 }
 
 // look asks for the identity of what is there. A source without counters has no rows that matter.

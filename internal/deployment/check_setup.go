@@ -24,7 +24,7 @@ func (k *checker) setup(ctx context.Context) []Finding {
 	if err != nil && !stream.HasCode(err, codeUnauthorized) {
 		return []Finding{k.unseen(subjectSetup, err, Privilege{})}
 	}
-	steps, faults := plan(ctx, k.client, k.config, k.definitions, states)
+	steps, faults := plan(ctx, k.client, k.config, k.definitions, past{states: states})
 	k.faults = faults
 	findings := k.images(steps)
 	for _, err := range parts(faults) {

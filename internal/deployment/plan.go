@@ -51,12 +51,31 @@ var ErrNotSetUp = errors.New("not set up")
 // Plan lists what is missing for the configuration, in the order in which it can be done. Its errors are what no setup
 // can create: a collection that is not there, or one that cannot be used. Do nothing then, since a name may be misspelt.
 func Plan(ctx context.Context, client *mongo.Client, c *config.Config, definitions []*counter.Definition) ([]Step, error) {
-	return plan(ctx, client, c, definitions, nil)
+	return plan(ctx, client, c, definitions, past{})
 }
 
-// plan is Plan for counters of which some have been counted before, by what the state database says.
-func plan(ctx context.Context, client *mongo.Client, c *config.Config, definitions []*counter.Definition, states map[string]counter.State) ([]Step, error) {
-	p := planner{client: client, states: states, known: map[string]bool{}, rowsBy: map[string][]existingIndex{}}
+// past is what the state database says of earlier runs.
+type past struct {
+	states   map[string]counter.State // by counter: what was counted before
+	followed map[string]bool          // by source: what was followed before
+}
+
+func readPast(ctx context.Context, client *mongo.Client, stateDatabase string) (past, error) {
+	states, err := counter.NewStates(client, stateDatabase).All(ctx)
+	if err != nil {
+		return past{}, err
+	}
+	lanes, err := checkpoint.NewStore(client, stateDatabase).Names(ctx)
+	followed := map[string]bool{}
+	for _, lane := range lanes {
+		followed[checkpoint.SourceOf(lane)] = true
+	}
+	return past{states, followed}, err
+}
+
+// plan is Plan where some of it has been at work before.
+func plan(ctx context.Context, client *mongo.Client, c *config.Config, definitions []*counter.Definition, before past) ([]Step, error) {
+	p := planner{client: client, past: before, known: map[string]bool{}, rowsBy: map[string][]existingIndex{}}
 	var faults []error
 	for _, s := range c.Sources {
 		if s.ChangeStream != nil {
@@ -76,11 +95,11 @@ func Ready(ctx context.Context, client *mongo.Client, c *config.Config, definiti
 	if err := Permitted(ctx, client, Privileges(c, definitions, use)); err != nil {
 		return err
 	}
-	states, err := counter.NewStates(client, c.MongoDB.StateDatabase).All(ctx)
+	before, err := readPast(ctx, client, c.MongoDB.StateDatabase)
 	if err != nil {
 		return err
 	}
-	steps, err := plan(ctx, client, c, definitions, states)
+	steps, err := plan(ctx, client, c, definitions, before)
 	if err != nil {
 		return err
 	}
@@ -99,8 +118,8 @@ func andMore(n int) string {
 }
 
 type planner struct {
+	past
 	client *mongo.Client
-	states map[string]counter.State // by counter
 	steps  []Step
 	known  map[string]bool            // what already has a step
 	rowsBy map[string][]existingIndex // planned on a collection of rows, by database and collection
@@ -135,12 +154,16 @@ func (p *planner) collection(ctx context.Context, database, name string) (*mongo
 	return &found[0], nil
 }
 
-// images turns on what a change stream needs to tell what a row was before.
+// images turns on what a change stream needs to tell what a row was before. A collection that was there once must not keep
+// the programs from starting when it is gone, or without images: its lane finds that out, and says so.
 func (p *planner) images(ctx context.Context, s config.Source) error {
 	database, name := s.ChangeStream.Database, s.ChangeStream.Collection
 	spec, err := p.collection(ctx, database, name)
 	if err != nil {
 		return err
+	}
+	if spec == nil && p.followed[s.Name] {
+		return nil
 	}
 	if spec == nil {
 		return &Fault{s.Pos, "source " + s.Name, fmt.Sprintf("collection %s.%s does not exist", database, name), "create it, or correct the name"}
@@ -152,6 +175,10 @@ func (p *planner) images(ctx context.Context, s config.Source) error {
 	if on, _ := spec.Options.Lookup("changeStreamPreAndPostImages", "enabled").BooleanOK(); on {
 		return nil
 	}
+	why := follows
+	if p.followed[s.Name] {
+		why = slows
+	}
 	p.add(Step{
 		What: fmt.Sprintf("turn on changeStreamPreAndPostImages for %s.%s", database, name),
 		Do: func(ctx context.Context) error {
@@ -161,7 +188,7 @@ func (p *planner) images(ctx context.Context, s config.Source) error {
 			}).Err()
 		},
 		subject: imagesOf(s), lacks: "changeStreamPreAndPostImages is off",
-		missing: follows, needs: Privilege{database, name, []string{"collMod"}},
+		missing: why, needs: Privilege{database, name, []string{"collMod"}},
 	})
 	return nil
 }

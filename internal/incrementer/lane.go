@@ -115,6 +115,9 @@ func (l *Lane) follow(ctx context.Context) error {
 	defer reader.Close(ctx)
 	l.State.following(at, l.broken)
 	defer l.State.left()
+	if at.Identity.Collection == "" {
+		l.Log.Warn("the collection of the rows does not exist: every count is 0 until it is made", logkey.Lane, l.ID.String())
+	}
 	l.Log.Info("following", logkey.Lane, l.ID.String(), logkey.Seq, at.Seq, "counters", len(working), "broken", len(l.broken))
 
 	group, ctx := errgroup.WithContext(ctx)
