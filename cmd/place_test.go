@@ -82,6 +82,22 @@ func (p *place) write(text string) {
 	}
 }
 
+// text is the configuration as it stands.
+func (p *place) text() (string, error) {
+	text, err := os.ReadFile(p.file)
+	return string(text), err
+}
+
+// edit changes the configuration.
+func (p *place) edit(change func(string) string) {
+	p.t.Helper()
+	text, err := p.text()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.write(change(text))
+}
+
 func (p *place) command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(binaries, program), args...)
 	// A race ends the program at once; the race detector would else wait a second at every end for one more.

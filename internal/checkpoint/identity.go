@@ -136,3 +136,32 @@ func uuid(spec *mongo.CollectionSpecification) string {
 	}
 	return hex.EncodeToString(spec.UUID.Data)
 }
+
+// Rival returns the lease of a lane of another source that is being followed, by whoever it is, and counts a counter of the
+// given name and hash. It is not held where there is none.
+func (s *Store) Rival(ctx context.Context, source, counter, hash string) (Lease, error) {
+	cursor, err := s.collection.Find(ctx, bson.D{{Key: "counters." + counter + ".hash", Value: hash}},
+		options.Find().SetProjection(bson.D{{Key: "_id", Value: 1}}))
+	if err != nil {
+		return Lease{}, fmt.Errorf("look who counts %s: %w", counter, err)
+	}
+	var lanes []struct {
+		Lane string `bson:"_id"`
+	}
+	if err := cursor.All(ctx, &lanes); err != nil {
+		return Lease{}, fmt.Errorf("look who counts %s: %w", counter, err)
+	}
+	for _, other := range lanes {
+		if SourceOf(other.Lane) == source {
+			continue
+		}
+		roster, err := (&Leases{collection: s.leases}).Roster(ctx)
+		if err != nil {
+			return Lease{}, err
+		}
+		if lease := roster.Leases[other.Lane]; lease.Held {
+			return lease, nil
+		}
+	}
+	return Lease{}, nil
+}

@@ -105,6 +105,9 @@ func TestWhatCannotBeReset(t *testing.T) {
 	if _, to, err := r.another(r.client, 1000).lane.Reset(t.Context(), bson.Timestamp{}); err != nil || to.Seq != 1 || r.rebasing()["a"] != ReasonReset {
 		t.Errorf("one that was deleted is reset to %+v, %v, and marked are %v", to, err, r.rebasing())
 	}
+	if gaps := r.gaps(); len(gaps) != 1 || !gaps[0].From.IsZero() {
+		t.Errorf("nobody knows where it was, and recorded are %+v", gaps)
+	}
 	_, err = db.Collection(checkpoint.Collection).UpdateByID(t.Context(), rigLane, bson.D{{Key: "$set", Value: bson.D{{Key: "version", Value: 99}}}})
 	r.check(err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // it does not try for long

@@ -21,6 +21,11 @@ var ErrCollectionMade = errors.New("collection of rows has been made")
 // ErrStates means: the state database does not say what the lane has recorded there about its counters. Load mends it.
 var ErrStates = errors.New("state of a counter is gone or another deployment's")
 
+// ErrContested means: another source's lane, which is being followed, counts another counter of the same name in the same
+// state database. Whoever was there first goes on.
+var ErrContested = errors.New("counted by another deployment that shares the state database: rename one of the two counters, " +
+	"or give one deployment another mongodb.state_database")
+
 // Lane ties a checkpoint to the counters that it stands for. It is used by one goroutine at a time, Check apart.
 type Lane struct {
 	ID          checkpoint.LaneID
@@ -41,7 +46,7 @@ func NewLane(id checkpoint.LaneID, client *mongo.Client, checkpoints *checkpoint
 // (the server's message by counter name). All lanes of a source that never started do so at one fresh position; counters
 // that are new or changed are marked for a full recount in the transaction that takes them up. A checkpoint that does not
 // stand for the rows any more is an error: stream.ErrPositionLost, stream.ErrCollectionChanged or checkpoint.ErrPartitions,
-// which Restart answers, or checkpoint.ErrNewer.
+// which Restart answers; checkpoint.ErrNewer and ErrContested, which nothing but an operator does.
 func (l *Lane) Load(ctx context.Context, broken map[string]string) (checkpoint.Checkpoint, error) {
 	if err := l.checkpoints.Take(ctx, l.ID.String()); err != nil {
 		return checkpoint.Checkpoint{}, err
@@ -53,6 +58,9 @@ func (l *Lane) Load(ctx context.Context, broken map[string]string) (checkpoint.C
 	// After the checkpoint: another lane of the source may start this one meanwhile, and marks the counters as it does.
 	states, err := l.states.All(ctx)
 	if err != nil {
+		return from, err
+	}
+	if err := l.contested(ctx, states); err != nil {
 		return from, err
 	}
 	if none != nil {
@@ -103,13 +111,41 @@ func (l *Lane) known(lanes []checkpoint.Checkpoint, states map[string]State) boo
 
 // stands returns nil when a checkpoint holds for what is there now.
 func (l *Lane) stands(from checkpoint.Checkpoint, now checkpoint.Identity) error {
-	switch {
-	case from.Partitions != l.ID.Count():
+	if from.Partitions != l.ID.Count() {
 		return l.divided(from)
-	case from.Seq < l.last.Seq:
+	}
+	if err := from.Identity.Against(now); err != nil {
+		return err
+	}
+	if from.Seq < l.last.Seq || from.Seq == l.last.Seq && from.Batch != l.last.Batch {
 		return fmt.Errorf("%w: %w: at %d after %d", stream.ErrPositionLost, checkpoint.ErrWentBack, from.Seq, l.last.Seq)
-	default:
-		return from.Identity.Against(now)
+	}
+	return nil
+}
+
+// contested returns ErrContested when a counter's record is that of another one of the same name, which is being counted.
+func (l *Lane) contested(ctx context.Context, states map[string]State) error {
+	for _, d := range l.definitions {
+		hash := states[d.Name].Hash
+		if hash == "" || hash == d.Hash {
+			continue
+		}
+		rival, err := l.checkpoints.Rival(ctx, l.ID.Source, d.Name, hash)
+		if err != nil {
+			return err
+		}
+		if rival.Held {
+			return fmt.Errorf("counter %s of source %s: lane %s of instance %s has one of this name: %w",
+				d.Name, l.ID.Source, rival.Lane, rival.Owner, ErrContested)
+		}
+	}
+	return nil
+}
+
+// Reached notes that this process has moved the checkpoint to at.
+func (l *Lane) Reached(at checkpoint.Checkpoint) {
+	if at.Seq > l.last.Seq {
+		l.last = at
 	}
 }
 

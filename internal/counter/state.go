@@ -74,7 +74,7 @@ type Gap struct {
 	ID     bson.ObjectID  `bson:"_id"`
 	Lane   string         `bson:"lane"`
 	Reason string         `bson:"reason"`
-	From   bson.Timestamp `bson:"from"`
+	From   bson.Timestamp `bson:"from,omitempty"` // left out when zero: the server would put the present in its place
 	To     bson.Timestamp `bson:"to"`
 	At     time.Time      `bson:"at"`
 }

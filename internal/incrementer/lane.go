@@ -26,6 +26,8 @@ type Counters interface {
 	Load(ctx context.Context, broken map[string]string) (checkpoint.Checkpoint, error)
 	// Restart starts the lane afresh, records the gap and marks the counters for a recount.
 	Restart(ctx context.Context, reason string, broken map[string]string) (checkpoint.Checkpoint, error)
+	// Reached tells where the lane has got to since, so that a later Load knows a checkpoint that went back.
+	Reached(at checkpoint.Checkpoint)
 	// Check says why at does not stand any more for what is there, nil when it does, and whether images are on. It may
 	// be called beside the others.
 	Check(ctx context.Context, at checkpoint.Checkpoint) (images bool, err error)
@@ -217,7 +219,9 @@ func (l *Lane) apply(ctx context.Context, at checkpoint.Checkpoint, applier Appl
 			}
 			if len(batch.Events) > 0 || time.Since(moved) >= l.IdleCheckpoint && newer(batch, at) {
 				var err error
-				if at, err = applier.Apply(ctx, at, batch); err != nil {
+				at, err = applier.Apply(ctx, at, batch)
+				l.Counters.Reached(at)
+				if err != nil {
 					return err
 				}
 				moved, l.fenced = time.Now(), fencedPause

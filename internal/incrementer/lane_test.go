@@ -47,6 +47,9 @@ type play struct {
 // Check implements incrementer.Counters.
 func (p *play) Check(context.Context, checkpoint.Checkpoint) (bool, error) { return true, nil }
 
+// Reached implements incrementer.Counters.
+func (p *play) Reached(checkpoint.Checkpoint) {}
+
 func newPlay(counters ...string) *play {
 	p := &play{at: checkpoint.Checkpoint{Lane: "l", Seq: 1, Position: bson.Timestamp{T: 100}}}
 	var definitions []*counter.Definition

@@ -43,6 +43,8 @@ func (l *Lane) recover(ctx context.Context, err error) (pause time.Duration, fat
 		return pause, nil
 	case errors.Is(err, stream.ErrPositionLost), errors.Is(err, stream.ErrCollectionChanged), errors.Is(err, checkpoint.ErrPartitions):
 		return l.lost(ctx, err)
+	case errors.Is(err, checkpoint.ErrNewer), errors.Is(err, counter.ErrContested):
+		return l.standStill(err), nil
 	case errors.Is(err, counter.ErrRefused):
 		return l.refused(err), nil
 	case errors.Is(err, stream.ErrExpression) && !time.Now().Before(l.searchAt):
@@ -67,6 +69,17 @@ func (l *Lane) yield() time.Duration {
 
 // pause is how long to wait after one more failure: longer each time, with jitter, and never less than retryAfter.
 func (l *Lane) pause() time.Duration { return max(retryAfter, l.failing.NextBackOff()) }
+
+// standStill answers what only an operator can end: the lane looks now and then, and says so once.
+func (l *Lane) standStill(cause error) time.Duration {
+	if before := l.State.View().LastErr; before == nil || before.Error() != cause.Error() {
+		l.Metrics.restarted(l.ID.Source, reasonOf(cause))
+		l.Log.Error("lane stands still: nothing is applied, and nothing is lost while the history reaches back",
+			logkey.Lane, l.ID.String(), logkey.Error, cause)
+	}
+	l.State.failed(cause)
+	return l.pause()
+}
 
 // refused answers documents that must be mended by hand: the lane stands still, and looks now and then.
 func (l *Lane) refused(cause error) time.Duration {
@@ -142,6 +155,7 @@ var restartReasons = []struct {
 	{"other_cluster", checkpoint.ErrOtherCluster},
 	{counter.ReasonPartitions, checkpoint.ErrPartitions},
 	{"newer_version", checkpoint.ErrNewer},
+	{"contested", counter.ErrContested},
 	{"state_missing", counter.ErrStates},
 	{"collection_changed", stream.ErrCollectionChanged},
 	{"position_lost", stream.ErrPositionLost},

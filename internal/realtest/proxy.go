@@ -90,6 +90,13 @@ func (p *Proxy) Delay(d time.Duration) {
 	p.delay = d
 }
 
+// Lead lets new connections go to another server, while the proxy is cut.
+func (p *Proxy) Lead(upstream string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.upstream = upstream
+}
+
 // Heal ends all that the other methods began. Connections that were silenced are closed: bytes are missing in them.
 func (p *Proxy) Heal() {
 	p.t.Helper()
