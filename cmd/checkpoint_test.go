@@ -135,9 +135,9 @@ func TestAResetIsMadeRightByTheNextRun(t *testing.T) {
 	p.start("reconciler")
 	p.want(0, "incrementer", "checkpoint", "reset", "comments", "--to", "earliest")
 	p.comment()
-	s.becomes("/readyz", 503, "not recounted since")
+	realtest.Eventually(t, patience, "every comment counts once", func() bool { return p.active() && p.displayed("post_counters", 1) == 8 })
 	s.becomes("/readyz", 200, `"ready": true`)
-	realtest.Eventually(t, patience, "every comment counts once", func() bool { return p.displayed("post_counters", 1) == 8 })
+	p.want(0, "reconciler", "verify", "--full", "--reconciler-judge-timeout", "15s")
 	if got := p.reasons(); !slices.Equal(got, []string{"reset", "reset", "reset"}) {
 		t.Errorf("gaps are recorded for %v", got)
 	}

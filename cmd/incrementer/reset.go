@@ -161,6 +161,9 @@ func (g goal) position(ctx context.Context, client *mongo.Client) (bson.Timestam
 	}
 	// No change has the increment 0: all that happened before the time is left behind, and nothing at or after it.
 	position := bson.Timestamp{T: uint32(g.at.Unix())} //nolint:gosec // bounded by goalOf
+	if position.T == oldest.T {                        // as near as a time of whole seconds gets
+		return oldest, nil
+	}
 	if position.Before(oldest) {
 		return position, daemon.Usagef("--to %s is older than the oldest change that the oplog keeps, of %s: use --to earliest",
 			g.at.Format(time.RFC3339), clock(oldest).Format(time.RFC3339))
