@@ -211,7 +211,7 @@ func TestStatusTellsLanesAndCounters(t *testing.T) {
 	text := p.want(0, "incrementer", "status").stdout
 	for _, header := range []string{
 		"LANE OWNER POSITION LAG HEADROOM TAIL SEQ MOVED GAPS NOTE\n",
-		"COUNTER            STATE   REASON  VERIFIED THROUGH      AGE\n",
+		"COUNTER            STATE   REASON  VERIFIED THROUGH      AGE ALL KEYS\n",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(text), " "), strings.Join(strings.Fields(header), " ")) {
 			t.Errorf("no %q in\n%s", header, text)

@@ -38,9 +38,9 @@ func (p printer) status(s status) error {
 	if _, err := fmt.Fprintln(p.w); err != nil {
 		return err
 	}
-	counters := daemon.NewTable(p.w, "COUNTER", "STATE", "REASON", "VERIFIED THROUGH", "AGE")
+	counters := daemon.NewTable(p.w, "COUNTER", "STATE", "REASON", "VERIFIED THROUGH", "AGE", "ALL KEYS")
 	for _, c := range s.Counters {
-		counters.Row(c.Counter, c.State, reason(c), orNever(c.VerifiedThrough), p.age(c.VerifiedThrough))
+		counters.Row(c.Counter, c.State, reason(c), orNever(c.VerifiedThrough), p.age(c.VerifiedThrough), p.agoOrNever(c.SweptThrough))
 	}
 	if err := counters.Flush(); err != nil {
 		return err
@@ -158,6 +158,13 @@ func (p printer) age(t time.Time) string {
 		return "-"
 	}
 	return short(p.now.Sub(t))
+}
+
+func (p printer) agoOrNever(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return p.ago(t)
 }
 
 func (p printer) ago(t time.Time) string {

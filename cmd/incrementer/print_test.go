@@ -27,7 +27,7 @@ func TestStatusForPeople(t *testing.T) {
 			{Lane: "views", Error: "never started: run `incrementer run`"},
 		},
 		Counters: []counterState{
-			{Counter: "comments_per_post", State: counter.Active, VerifiedThrough: now.Add(-4 * time.Minute)},
+			{Counter: "comments_per_post", State: counter.Active, VerifiedThrough: now.Add(-4 * time.Minute), SweptThrough: now.Add(-20 * time.Hour)},
 			{Counter: "likes_per_user", State: counter.Rebasing, Reason: counter.ReasonGap, VerifiedThrough: now.Add(-90 * time.Second)},
 			{Counter: "views", State: unknown},
 		},
@@ -46,10 +46,10 @@ INSTANCE     STARTED  LANES
 web-1/:9464  60m ago  comments, follows
 web-2/:9464  60s ago  on standby
 
-COUNTER            STATE     REASON                              VERIFIED THROUGH      AGE
-comments_per_post  active    -                                   2026-03-01T11:56:00Z  4m
-likes_per_user     rebasing  gap: events were lost               2026-03-01T11:58:30Z  90s
-views              unknown   no incrementer has taken it up yet  never                 -
+COUNTER            STATE     REASON                              VERIFIED THROUGH      AGE  ALL KEYS
+comments_per_post  active    -                                   2026-03-01T11:56:00Z  4m   20h ago
+likes_per_user     rebasing  gap: events were lost               2026-03-01T11:58:30Z  90s  never
+views              unknown   no incrementer has taken it up yet  never                 -    never
 
 dead letters: 3 (increments that their document could not take; mend the documents, and the next reconcile makes them right)
 `

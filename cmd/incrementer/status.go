@@ -60,7 +60,8 @@ type counterState struct {
 	Counter         string    `json:"counter"`
 	State           string    `json:"state"` // rebasing, active, or unknown before an incrementer has taken it up
 	Reason          string    `json:"reason,omitempty"`
-	VerifiedThrough time.Time `json:"verified_through,omitzero"`
+	VerifiedThrough time.Time `json:"verified_through,omitzero"` // all that was touched up to here is verified
+	SweptThrough    time.Time `json:"swept_through,omitzero"`    // every key has been verified at or after this
 }
 
 // unknown is the state of a counter that no incrementer has taken up.
@@ -231,7 +232,7 @@ func counterOf(name string, states map[string]counter.State) counterState {
 	if !known {
 		return counterState{Counter: name, State: unknown}
 	}
-	return counterState{Counter: name, State: state.State, Reason: state.Reason, VerifiedThrough: clock(state.VerifiedThrough)}
+	return counterState{Counter: name, State: state.State, Reason: state.Reason, VerifiedThrough: clock(state.VerifiedThrough), SweptThrough: clock(state.SweptThrough)}
 }
 
 // clock is a cluster time as a time of day, the zero time for none.

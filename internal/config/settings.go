@@ -100,7 +100,7 @@ var Settings = []Setting{
 	},
 	{
 		Path: "reconciler.sweep", Default: "24h", Unit: "duration",
-		Help: "time within which every key is verified at least once (not in effect yet)",
+		Help: "time within which every key is verified at least once, touched or not",
 		bind: func(c *Config) decoder { return duration(&c.Reconciler.Sweep, smallest) },
 	},
 	{
@@ -110,12 +110,12 @@ var Settings = []Setting{
 	},
 	{
 		Path: "reconciler.max_keys_per_second", Default: "0", Unit: "keys per second, 0 = no limit",
-		Help: "most keys to recount (not in effect yet)",
+		Help: "most keys to recount",
 		bind: func(c *Config) decoder { return whole(&c.Reconciler.MaxKeysPerSecond, 0, math.MaxInt32) },
 	},
 	{
 		Path: "reconciler.max_rows_per_second", Default: "0", Unit: "rows per second, 0 = no limit",
-		Help: "most rows to count (not in effect yet)",
+		Help: "most rows to count",
 		bind: func(c *Config) decoder { return whole(&c.Reconciler.MaxRowsPerSecond, 0, math.MaxInt32) },
 	},
 	{

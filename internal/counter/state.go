@@ -52,6 +52,8 @@ type State struct {
 	After bson.Timestamp `bson:"after,omitempty"`
 	// VerifiedThrough is the position through which every touched key has been compared.
 	VerifiedThrough bson.Timestamp `bson:"verified_through,omitempty"`
+	// SweptThrough is the position through which every key has been compared at least once.
+	SweptThrough bson.Timestamp `bson:"swept_through,omitempty"`
 	// Target is what the last complete pass saw of the target collection, nil before the first. Between full passes its
 	// count only grows, so that documents that go little by little are missed as well.
 	Target    *Sighting `bson:"target,omitempty"`

@@ -115,6 +115,7 @@ func (f *fixture) install() {
 	f.definitions = definitions
 	for _, name := range []string{
 		checkpoint.Collection, counter.StatesCollection, counter.TouchedCollection, counter.DeadLettersCollection, counter.GapsCollection,
+		counter.SweepsCollection,
 	} {
 		f.create(f.state, name)
 	}

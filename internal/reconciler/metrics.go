@@ -18,6 +18,7 @@ type Metrics struct {
 	runs                           *prometheus.CounterVec
 	duration                       prometheus.Histogram
 	lastSuccess, verifiedThrough   *prometheus.GaugeVec
+	sweptThrough                   *prometheus.GaugeVec
 	checked, repaired, rowsCounted *prometheus.CounterVec
 	skipped                        *prometheus.CounterVec
 	touchedBacklog, oldestTouched  *prometheus.GaugeVec
@@ -61,6 +62,7 @@ func NewMetrics(r prometheus.Registerer, definitions []*counter.Definition) *Met
 		}),
 		lastSuccess:     gauge("reconciler_last_success_timestamp_seconds", "When a run last judged all it had to, as a Unix time; 0 for never.", "counter"),
 		verifiedThrough: gauge("reconciler_verified_through_timestamp_seconds", "Cluster time through which every touched key has been compared, as a Unix time; 0 for never.", "counter"),
+		sweptThrough:    gauge("reconciler_swept_through_timestamp_seconds", "Cluster time through which every key has been compared at least once, as a Unix time; 0 for never.", "counter"),
 		checked:         count("reconciler_keys_checked_total", "Keys compared with a recount.", "counter"),
 		repaired:        count("reconciler_keys_repaired_total", "Keys found wrong and repaired, those of a first recount included.", "counter"),
 		skipped:         count("reconciler_keys_skipped_total", "Keys, or whole counters, that could not be judged, by reason.", "counter", "reason"),
@@ -89,7 +91,7 @@ func (m *Metrics) start(d *counter.Definition) {
 		m.driftKeys.WithLabelValues(d.Name, direction)
 		m.driftSize.WithLabelValues(d.Name, direction)
 	}
-	for _, v := range []*prometheus.GaugeVec{m.driftMax, m.withoutKey, m.lastSuccess, m.verifiedThrough, m.touchedBacklog, m.oldestTouched, m.recurring} {
+	for _, v := range []*prometheus.GaugeVec{m.driftMax, m.withoutKey, m.lastSuccess, m.verifiedThrough, m.sweptThrough, m.touchedBacklog, m.oldestTouched, m.recurring} {
 		v.WithLabelValues(d.Name)
 	}
 	for _, v := range []*prometheus.CounterVec{m.checked, m.repaired, m.rowsCounted} {
@@ -143,4 +145,8 @@ func (m *Metrics) backlog(name string, keys int64, after bson.Timestamp) {
 		after = bson.Timestamp{}
 	}
 	m.oldestTouched.WithLabelValues(name).Set(float64(after.T))
+}
+
+func (m *Metrics) swept(name string, through bson.Timestamp) {
+	m.sweptThrough.WithLabelValues(name).Set(float64(through.T))
 }

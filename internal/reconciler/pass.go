@@ -27,9 +27,10 @@ type pass struct {
 	patience   time.Duration // how long to wait for a position that can be judged
 	target     target
 
-	began   standing        // where the counter stood before its touched keys were listed
-	seen    map[string]bool // keys compared by their mark in the state database, which a page or range may hold as well
-	leftOut int             // keys and ranges that could not be counted
+	began   standing            // where the counter stood before its touched keys were listed
+	seen    map[string]bool     // keys compared by their mark in the state database, which a page or range may hold as well
+	leftOut int                 // keys and ranges that could not be counted
+	ranges  []counter.Selection // of a full pass
 }
 
 // look compares what the options ask for: one key, all keys, or those touched since the last run.
@@ -52,6 +53,9 @@ func (p *pass) look(ctx context.Context) error {
 		err = p.full(ctx)
 	} else {
 		err = p.pages(ctx, p.definition.Touched(p.client, p.states, p.settings.BatchKeys))
+		if err == nil && !p.options.DryRun {
+			err = p.sweep(ctx)
+		}
 	}
 	if err == nil {
 		err = p.sameTarget(ctx)
@@ -68,8 +72,16 @@ func (p *pass) finish(ctx context.Context, full bool) error {
 	if p.emptied() {
 		return p.states.MarkLost(ctx, p.began.state)
 	}
-	if err := p.keepSighting(ctx, full); err != nil || p.began.state.State != counter.Rebasing {
+	if err := p.keepSighting(ctx, full); err != nil {
 		return err
+	}
+	if full {
+		if err := p.sweptWhole(ctx, p.ranges); err != nil {
+			return err
+		}
+	}
+	if p.began.state.State != counter.Rebasing {
+		return nil
 	}
 	if p.began.through().Before(p.began.state.After) {
 		return nil // what the recount is for lies beyond it: once more, with the next run
@@ -84,15 +96,14 @@ func (p *pass) full(ctx context.Context) error {
 	if err := p.pages(ctx, p.definition.MarkedApart(p.client, p.states, p.settings.BatchKeys)); err != nil {
 		return err
 	}
-	var ranges []counter.Selection
 	err := p.insist(ctx, func() (err error) {
-		ranges, err = p.definition.Ranges(ctx, p.client, p.rowsPerRange)
+		p.ranges, err = p.definition.Ranges(ctx, p.client, p.rowsPerRange)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	for _, r := range ranges {
+	for _, r := range p.ranges {
 		if err := p.within(ctx, r); err != nil {
 			return err
 		}
@@ -159,6 +170,7 @@ func (p *pass) batch(ctx context.Context, which counter.Selection, marks []count
 	if p.heart != nil {
 		p.heart.Beat()
 	}
+	began, checked, rows := time.Now(), p.report.Checked, p.report.rows
 	var v view
 	err := p.waitFor(ctx, func() (err error) {
 		v, err = p.read(ctx, which)
@@ -167,7 +179,10 @@ func (p *pass) batch(ctx context.Context, which counter.Selection, marks []count
 	if err != nil {
 		return err
 	}
-	return p.settle(ctx, v, p.judge(v, marks))
+	if err := p.settle(ctx, v, p.judge(v, marks)); err != nil {
+		return err
+	}
+	return p.pace.did(ctx, began, p.report.Checked-checked, p.report.rows-rows)
 }
 
 // rowsWithoutKey publishes how many rows count for nothing. It is for information: a pass does not fail by it.

@@ -42,6 +42,7 @@ type Reconciler struct {
 	log         *slog.Logger
 
 	rowsPerRange int64
+	pace         *pace
 	heart        Heart // beats with every batch of the loop; nil for a single run
 
 	mutex  sync.Mutex
@@ -56,6 +57,7 @@ func New(client *mongo.Client, stateDatabase string, definitions []*counter.Defi
 		client: client, checkpoints: checkpoint.NewStore(client, stateDatabase),
 		states: counter.NewStates(client, stateDatabase), definitions: definitions,
 		settings: settings, metrics: metrics, log: log, rowsPerRange: rowsPerRange,
+		pace: &pace{keysPerSecond: settings.MaxKeysPerSecond, rowsPerSecond: settings.MaxRowsPerSecond},
 	}
 }
 
