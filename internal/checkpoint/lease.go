@@ -54,15 +54,15 @@ type Instance struct {
 	Started   time.Time            // by the server's clock
 	Sources   map[string]Following // by name
 	Lives     bool                 // heard of within the term
-	ExpiresIn time.Duration        // until it counts as gone
+	ExpiresIn time.Duration        // until it counts as gone; negative since
 }
 
 // Lease is who has a lane.
 type Lease struct {
 	Lane, Owner string
 	Run         bson.ObjectID
-	Held        bool // not expired
-	ExpiresIn   time.Duration
+	Held        bool          // not expired
+	ExpiresIn   time.Duration // negative since
 }
 
 // Roster is all instances and leases at one moment.
@@ -252,7 +252,7 @@ var expiry = bson.D{{Key: "$ifNull", Value: bson.A{"$expires_at", time.Unix(0, 0
 // judged says by the server's clock what is in force, and for how long.
 var judged = bson.D{
 	{Key: "held", Value: bson.D{{Key: "$gt", Value: bson.A{expiry, "$$NOW"}}}},
-	{Key: "left", Value: bson.D{{Key: "$max", Value: bson.A{int64(0), bson.D{{Key: "$subtract", Value: bson.A{expiry, "$$NOW"}}}}}}},
+	{Key: "left", Value: bson.D{{Key: "$subtract", Value: bson.A{expiry, "$$NOW"}}}},
 }
 
 func when(condition, then, otherwise any) bson.D {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"driftless/internal/checkpoint"
 )
@@ -17,7 +18,8 @@ type assignment struct {
 // assign shares the lanes among the instances that live. It looks at nothing but the roster, so that every instance comes
 // to the same result, whatever it follows itself. A lane stays where it is unless its owner has two more than another that
 // may follow it, so that none moves without need. An instance whose configuration of a source is not that of the one that
-// started last gets no lane of it, also when that one is gone: what it began to count would be recounted by an older file.
+// started last gets no lane of it, also for a while after that one is gone: it may come back, and what it began to count
+// would be recounted twice.
 func assign(roster checkpoint.Roster) assignment {
 	a := assignment{owners: map[string]string{}, newest: map[string]checkpoint.Instance{}}
 	may := map[string][]string{} // by lane: the names of those that may follow it
@@ -83,11 +85,15 @@ func sources(all []checkpoint.Instance) []string {
 	return names
 }
 
-// eligible returns the instance that started last of those that follow the source, or did, and all that live and do so
-// alike.
+// outdatedFor is how long the configuration of an instance that is gone still counts.
+const outdatedFor = 5 * time.Minute
+
+// eligible returns the instance that started last of those that follow the source, or did until a moment ago, and all that
+// live and do so alike.
 func eligible(source string, all []checkpoint.Instance) (newest checkpoint.Instance, names []string) {
 	for _, i := range all {
-		if i.Sources[source].Hash != "" && (newest.Name == "" || later(i, newest)) {
+		counts := i.Lives || i.ExpiresIn > -outdatedFor
+		if i.Sources[source].Hash != "" && counts && (newest.Name == "" || later(i, newest)) {
 			newest = i
 		}
 	}

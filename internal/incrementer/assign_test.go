@@ -194,6 +194,15 @@ func TestLanesAreShared(t *testing.T) {
 			map[string]string{},
 		},
 		{
+			"the older one's when the newer one has been gone for long",
+			func(s *staff) {
+				s.joins("a", 1, "s old 1")
+				s.joins("b", 2, "s new 2")
+				s.Instances[1].Lives, s.Instances[1].ExpiresIn = false, -outdatedFor
+			},
+			map[string]string{"s": "a"},
+		},
+		{
 			"one that counts like the newer one that is gone",
 			func(s *staff) {
 				s.joins("a", 1, "s new 1")

@@ -107,6 +107,9 @@ func (g *Group) look(ctx context.Context) {
 	defer cancel()
 	roster, err := g.roster(ctx)
 	if err != nil {
+		if !errors.Is(err, errSuperseded) {
+			err = awayError{err}
+		}
 		g.idle(func(*Lane) (string, error) { return "", err })
 		return
 	}
@@ -208,8 +211,12 @@ func (g *Group) outdated(source string, a assignment) error {
 	if newest.Sources[source].Hash == g.Sources[source] {
 		return nil
 	}
-	return fmt.Errorf("instance %s, which started later, has another configuration of source %s: restart this one, with the "+
-		"same file or with the one that is to count from now on, or give one of them another state_database", newest.Name, source)
+	const remedy = "restart this one, with the same file or with the one that is to count from now on, or give one of them another state_database"
+	if !newest.Lives {
+		return fmt.Errorf("instance %s, which started later and is gone, has another configuration of source %s: this one goes on by "+
+			"itself when that has been gone for %s, and everything that differs is recounted; or %s", newest.Name, source, outdatedFor, remedy)
+	}
+	return fmt.Errorf("instance %s, which started later, has another configuration of source %s: %s", newest.Name, source, remedy)
 }
 
 // idle publishes about each lane that is not followed here who follows it, and what is wrong with that.
@@ -224,12 +231,27 @@ func (g *Group) idle(why func(*Lane) (owner string, problem error)) {
 		}
 		if before := l.State.View(); owner != "" && owner != before.Standby {
 			g.Log.Info("on standby", logkey.Lane, l.ID.String(), logkey.Owner, owner)
-		} else if problem != nil && (before.LastErr == nil || before.LastErr.Error() != problem.Error()) {
+		} else if problem != nil && !same(before.LastErr, problem) {
 			g.Log.Warn("lane not followed", logkey.Lane, l.ID.String(), logkey.Error, problem)
 		}
 		l.State.standingBy(owner, problem)
 		l.State.waiting()
 	}
+}
+
+// awayError is that the leases cannot be read or kept. Its text tells the state of every server, which changes.
+type awayError struct{ error }
+
+func (e awayError) Unwrap() error { return e.error }
+
+// same reports whether a problem is the one that has been told already.
+func same(before, now error) bool {
+	if before == nil {
+		return false
+	}
+	_, wasAway := errors.AsType[awayError](before)
+	_, isAway := errors.AsType[awayError](now)
+	return wasAway && isAway || before.Error() == now.Error()
 }
 
 // take begins to follow a lane when its lease can be had.

@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"driftless/internal/checkpoint"
 	"driftless/internal/realtest"
 	"driftless/internal/stream"
 )
@@ -147,7 +150,7 @@ func TestAStandbyTakesOverAtOnceFromOneThatStopsAndWithinTheLeaseFromOneThatDies
 	}
 }
 
-func TestAnInstanceWithAnOlderConfigurationStandsBackUntilItIsRestarted(t *testing.T) {
+func TestAnInstanceWithAnOlderConfigurationStandsBackUntilItIsRestartedOrTheNewerOneIsLongGone(t *testing.T) {
 	t.Parallel()
 	for how, end := range map[string]func(*member){
 		"stops": func(m *member) { _ = m.stop() },
@@ -185,12 +188,28 @@ func TestAnInstanceWithAnOlderConfigurationStandsBackUntilItIsRestarted(t *testi
 			if n := older.took(); n != 4 {
 				t.Errorf("the older one has taken %d lanes, want the 4 of the beginning", n)
 			}
-			_ = older.stop()
-			again := w.join("older", joining{partitions: fourLanes, hash: "old"})
-			w.wantShared(4, again)
+			all, follows := []*member{older, newer, second}, older
+			if how == "stops" { // somebody says so
+				_ = older.stop()
+				follows = w.join("older", joining{partitions: fourLanes, hash: "old"})
+				all = append(all, follows)
+			} else { // or nobody has come for long
+				w.longGone("newer", "newer, too")
+			}
+			w.wantShared(4, follows)
 			stop()
-			w.wantAppliedOnce(fourLanes, older, newer, second, again)
+			w.wantAppliedOnce(fourLanes, all...)
 		})
+	}
+}
+
+// longGone makes instances that are gone so for longer than their configuration counts.
+func (w *world) longGone(names ...string) {
+	w.t.Helper()
+	for _, name := range names {
+		_, err := w.stateDatabase().Collection(checkpoint.LeasesCollection).UpdateOne(w.t.Context(), bson.D{{Key: "_id", Value: "instance:" + name}},
+			bson.D{{Key: "$set", Value: bson.D{{Key: "expires_at", Value: time.Now().Add(-time.Hour)}}}})
+		w.check(err)
 	}
 }
 
