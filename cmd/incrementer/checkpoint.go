@@ -107,8 +107,12 @@ func readCheckpoints(ctx context.Context, client *mongo.Client, c *config.Config
 		if err != nil && !errors.Is(err, checkpoint.ErrNone) && !errors.Is(err, checkpoint.ErrNewer) {
 			return nil, err
 		}
+		others, other := store.OfSource(ctx, checkpoint.SourceOf(name))
+		if other != nil && !errors.Is(other, checkpoint.ErrNewer) {
+			return nil, other
+		}
 		s := checkpointOf(at)
-		s.Lane, s.Note = name, noteOn(c, name, at, err)
+		s.Lane, s.Note = name, noteOn(c, name, at, others, err)
 		if lease := roster.Leases[name]; lease.Held {
 			s.Owner = lease.Owner
 		}
@@ -124,14 +128,14 @@ func checkpointOf(at checkpoint.Checkpoint) checkpointState {
 	}
 }
 
-// noteOn says what is to be known about a lane that was loaded with err, "" for nothing.
-func noteOn(c *config.Config, lane string, at checkpoint.Checkpoint, err error) string {
+// noteOn says what is to be known about a lane that was loaded with err, beside others of its source; "" for nothing.
+func noteOn(c *config.Config, lane string, at checkpoint.Checkpoint, others []checkpoint.Checkpoint, err error) string {
 	source, declared := c.Source(checkpoint.SourceOf(lane))
 	switch {
 	case !declared:
 		return "belongs to no source of the configuration"
 	case errors.Is(err, checkpoint.ErrNone):
-		return neverStarted
+		return notStarted(others, max(1, source.ChangeStream.Partitions))
 	case errors.Is(err, checkpoint.ErrNewer):
 		return err.Error()
 	default:
@@ -147,7 +151,16 @@ func dividedOtherwise(at checkpoint.Checkpoint, partitions int) string {
 	return fmt.Sprintf("one of %d lanes, and the configuration says %d: restart `incrementer run`", at.Partitions, partitions)
 }
 
-const neverStarted = "never started: run `incrementer run`"
+// notStarted says why a lane of the configuration has no checkpoint; others are those of its source.
+func notStarted(others []checkpoint.Checkpoint, partitions int) string {
+	for _, other := range others {
+		if other.Partitions != partitions {
+			return fmt.Sprintf("its source has %d lanes, and this configuration says %d: use the file that the running instances have, or restart them all with this one",
+				other.Partitions, partitions)
+		}
+	}
+	return "never started: run `incrementer run`"
+}
 
 func (p printer) checkpoints(all []checkpointState) error {
 	table := daemon.NewTable(p.w, "LANE", "OWNER", "POSITION", "SEQ", "TAIL", "PARTITIONS", "COLLECTION", "MOVED", "NOTE")

@@ -48,9 +48,9 @@ func (p printer) status(s status) error {
 	return p.letters(s.DeadLetters)
 }
 
-// instances lists those that stand by as well, when there is more than one.
+// instances lists those that stand by as well, unless there is one that follows everything.
 func (p printer) instances(all []instanceState) error {
-	if len(all) < 2 {
+	if len(all) == 0 || len(all) == 1 && len(all[0].Lanes) > 0 {
 		return nil
 	}
 	if _, err := fmt.Fprintln(p.w); err != nil {
@@ -106,6 +106,12 @@ func (p printer) note(l laneState) string {
 	var notes []string
 	if l.Error != "" {
 		notes = append(notes, l.Error)
+	}
+	if l.Owner == "" {
+		notes = append(notes, "no instance follows it")
+	}
+	if l.CollectionMissing {
+		notes = append(notes, "the collection of the rows does not exist: every count is 0 until it is made")
 	}
 	// A lane at work moves more often than an idle one.
 	if silent := p.now.Sub(l.UpdatedAt); silent > 10*time.Second+5*p.idle {

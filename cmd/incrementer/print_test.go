@@ -39,7 +39,7 @@ func TestStatusForPeople(t *testing.T) {
 	}
 	want := `LANE      OWNER        POSITION              LAG  HEADROOM  TAIL   SEQ    MOVED   GAPS  NOTE
 comments  web-1/:9464  2026-03-01T11:59:57Z  3s   25h       2      12345  1s ago  0
-likes     none         2026-03-01T09:00:00Z  3h   -         large  7      3h ago  2     has not moved for 3h: is ` + "`incrementer run`" + ` running?; last gap 3d ago (position_lost); a is broken: no number; b is broken: no array
+likes     none         2026-03-01T09:00:00Z  3h   -         large  7      3h ago  2     no instance follows it; has not moved for 3h: is ` + "`incrementer run`" + ` running?; last gap 3d ago (position_lost); a is broken: no number; b is broken: no array
 views     none         -                     -    -         -      -      -       0     never started: run ` + "`incrementer run`" + `
 
 INSTANCE     STARTED  LANES

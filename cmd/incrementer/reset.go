@@ -119,9 +119,13 @@ func toldOf(w io.Writer, before, after checkpoint.Checkpoint, definitions []*cou
 	for i, d := range definitions {
 		names[i] = d.Name
 	}
+	effect := "what happened in between is not counted"
+	if after.Position.Before(before.Position) {
+		effect = "what happened in between is counted a second time, and shown so,"
+	}
 	_, err := fmt.Fprintf(w, "lane %s moved from %s to %s\nrecorded as a gap with the reason %s; marked for a full recount: %s\n"+
-		"their counts may be wrong until the reconciler's next run, which makes them right\n",
-		after.Lane, from, clock(after.Position).Format(time.RFC3339), counter.ReasonReset, cmp.Or(strings.Join(names, ", "), "none"))
+		"%s until the reconciler's next run, which makes it right\n",
+		after.Lane, from, clock(after.Position).Format(time.RFC3339), counter.ReasonReset, cmp.Or(strings.Join(names, ", "), "none"), effect)
 	return err
 }
 

@@ -36,19 +36,21 @@ type instanceState struct {
 }
 
 type laneState struct {
-	Lane         string            `json:"lane"`
-	Owner        string            `json:"owner,omitempty"`   // the instance that follows it
-	Position     time.Time         `json:"position,omitzero"` // everything up to here is applied
-	Tail         int               `json:"tail"`              // deltas applied beyond the position; -1 when too many to list
-	Seq          int64             `json:"seq"`               // how often the checkpoint has moved
-	UpdatedAt    time.Time         `json:"updated_at,omitzero"`
-	Following    *bool             `json:"following,omitempty"`
-	LagSeconds   *float64          `json:"lag_seconds,omitempty"`
-	HeadroomSecs *float64          `json:"headroom_seconds,omitempty"`
-	Gaps         int64             `json:"gaps"` // stretches of history lost so far
-	LastGap      *lastGap          `json:"last_gap,omitempty"`
-	Broken       map[string]string `json:"broken,omitempty"` // the server's message by counter
-	Error        string            `json:"error,omitempty"`
+	Lane              string            `json:"lane"`
+	Owner             string            `json:"owner,omitempty"`   // the instance that follows it
+	Position          time.Time         `json:"position,omitzero"` // everything up to here is applied
+	Tail              int               `json:"tail"`              // deltas applied beyond the position; -1 when too many to list
+	Seq               int64             `json:"seq"`               // how often the checkpoint has moved
+	UpdatedAt         time.Time         `json:"updated_at,omitzero"`
+	Following         *bool             `json:"following,omitempty"`
+	LagSeconds        *float64          `json:"lag_seconds,omitempty"`
+	ImagesOff         bool              `json:"images_off,omitempty"` // a change that needs an image costs a recount
+	HeadroomSecs      *float64          `json:"headroom_seconds,omitempty"`
+	CollectionMissing bool              `json:"collection_missing,omitempty"` // there are no rows: every count is 0
+	Gaps              int64             `json:"gaps"`                         // stretches of history lost so far
+	LastGap           *lastGap          `json:"last_gap,omitempty"`
+	Broken            map[string]string `json:"broken,omitempty"` // the server's message by counter
+	Error             string            `json:"error,omitempty"`
 }
 
 type lastGap struct {
@@ -117,7 +119,11 @@ func readStatus(ctx context.Context, c *config.Config, definitions []*counter.De
 		at, err := checkpoints.Load(ctx, id.String())
 		switch {
 		case errors.Is(err, checkpoint.ErrNone):
-			s.Lanes = append(s.Lanes, laneState{Lane: id.String(), Error: neverStarted})
+			others, err := checkpoints.OfSource(ctx, id.Source)
+			if err != nil {
+				return s, err
+			}
+			s.Lanes = append(s.Lanes, laneState{Lane: id.String(), Error: notStarted(others, id.Count())})
 		case errors.Is(err, checkpoint.ErrNewer):
 			s.Lanes = append(s.Lanes, laneState{Lane: id.String(), Error: err.Error()})
 		case err != nil:
@@ -152,6 +158,7 @@ func (p *process) status() status {
 		if v.Standby != "" { // the one that follows it knows
 			lane = laneState{Lane: l.ID.String(), Following: &v.Owned}
 		}
+		lane.ImagesOff = v.Owned && v.ImagesOff
 		lane.headroom(p.watch.headroom(v))
 		if v.LastErr != nil {
 			lane.Error = v.LastErr.Error()
@@ -176,7 +183,7 @@ func (l *laneState) headroom(seconds float64) {
 func laneOf(at checkpoint.Checkpoint) laneState {
 	l := laneState{
 		Lane: at.Lane, Seq: at.Seq, Position: clock(at.Position), UpdatedAt: at.UpdatedAt.UTC().Truncate(time.Millisecond),
-		Tail: len(at.Tail.Deltas),
+		Tail: len(at.Tail.Deltas), CollectionMissing: at.Seq > 0 && at.Identity.Collection == "",
 	}
 	if at.Tail.TooLarge {
 		l.Tail = -1

@@ -29,6 +29,9 @@ func printReport(w io.Writer, report *reconciler.Report, options reconciler.Opti
 	if err := printSetApart(w, report); err != nil {
 		return err
 	}
+	if err := printAge(w, report, time.Now()); err != nil {
+		return err
+	}
 	return printScope(w, options)
 }
 
@@ -51,6 +54,25 @@ func printSetApart(w io.Writer, report *reconciler.Report) error {
 			table.Row(s.Key.String(), s.Reason, s.Why)
 		}
 		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lateAfter is how old a position may be that a lane at work has.
+const lateAfter = 15 * time.Second
+
+// printAge says that counters were compared as of a while ago: what has happened since is in neither number.
+func printAge(w io.Writer, report *reconciler.Report, now time.Time) error {
+	for _, c := range report.Counters {
+		age := now.Sub(c.VerifiedThrough).Round(time.Second)
+		if c.VerifiedThrough.IsZero() || age < lateAfter {
+			continue
+		}
+		_, err := fmt.Fprintf(w, "\n%s was compared as of %s ago, where its incrementer is: what has happened since is not counted yet, "+
+			"nor judged. `incrementer status` shows whether one follows it.\n", c.Counter, age)
+		if err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package counter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -113,6 +114,19 @@ func Chunks(keys []bson.RawValue) []Selection {
 		chunks = append(chunks, Listed(keys[first:]))
 	}
 	return chunks
+}
+
+// Try has the server evaluate the counter's expression on a row, and returns what it says about it. Where there are no
+// rows, only what is wrong with any row is found.
+func (d *Definition) Try(ctx context.Context, rows *mongo.Collection) error {
+	cursor, err := rows.Aggregate(ctx, bson.A{
+		one("$limit", 1), one("$project", bson.D{{Key: "_id", Value: 0}, {Key: "weight", Value: d.weight()}}),
+	}, options.Aggregate().SetCollation(simple))
+	if err != nil {
+		return err
+	}
+	cursor.Next(ctx)
+	return errors.Join(cursor.Err(), cursor.Close(ctx))
 }
 
 // RowsWithoutKey counts the rows whose key is missing, null, an array or otherwise unusable: they count for nothing.

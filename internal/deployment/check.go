@@ -82,7 +82,7 @@ type checker struct {
 // looks are in the order in which an operator would mend what they find.
 func (k *checker) looks() []func(context.Context) []Finding {
 	all := []func(context.Context) []Finding{
-		k.server, k.members, k.defaultWriteConcern, k.privileges, k.setup, k.targets,
+		k.server, k.members, k.defaultWriteConcern, k.privileges, k.setup, k.targets, k.expressions,
 	}
 	if k.use == Follow {
 		return append(all, k.oplog, k.imageExpiry, k.setIdentity, k.lanes)

@@ -56,15 +56,31 @@ func (k *checker) eachLane(ctx context.Context, look func(config.Source, checkpo
 	case err != nil:
 		return []Finding{k.unseen("lanes", err, Privilege{})}
 	}
+	roster, err := checkpoint.NewLeases(k.client, k.config.MongoDB.StateDatabase, "", 0).Roster(ctx)
+	if err != nil {
+		return []Finding{k.unseen("lanes", err, Privilege{})}
+	}
 	var findings []Finding
 	for _, s := range k.config.Sources {
 		mine := lanesOf(all, s.Name)
 		findings = append(findings, k.absent(s, mine)...)
 		for _, at := range mine {
-			findings = append(findings, look(s, at))
+			findings = append(findings, unfollowed(look(s, at), roster.Leases[at.Lane]))
 		}
 	}
 	return findings
+}
+
+// unfollowed adds to a finding about a lane that nobody follows it, which explains whatever else is wrong with it.
+func unfollowed(f Finding, lease checkpoint.Lease) Finding {
+	if lease.Held {
+		return f
+	}
+	f.Found += "; no instance follows it"
+	if f.Level == OK {
+		f.Level, f.Fix = Warn, "incrementer run"
+	}
+	return f
 }
 
 // lanesOf picks the checkpoints of one source, which has one lane of its name or several below it: the oldest first.

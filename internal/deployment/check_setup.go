@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"driftless/internal/counter"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"driftless/internal/stream"
 )
 
@@ -20,13 +21,13 @@ func (k *checker) setup(ctx context.Context) []Finding {
 	if len(k.auth.Users) > 0 && len(k.auth.missing(Privileges(k.config, k.definitions, Look))) > 0 {
 		return []Finding{{Warn, subjectSetup, "not known: the user may not look", "grant what is named above, then check again"}}
 	}
-	states, err := counter.NewStates(k.client, k.config.MongoDB.StateDatabase).All(ctx)
+	before, err := readPast(ctx, k.client, k.config.MongoDB.StateDatabase)
 	if err != nil && !stream.HasCode(err, codeUnauthorized) {
 		return []Finding{k.unseen(subjectSetup, err, Privilege{})}
 	}
-	steps, faults := plan(ctx, k.client, k.config, k.definitions, past{states: states})
+	steps, faults := plan(ctx, k.client, k.config, k.definitions, before)
 	k.faults = faults
-	findings := k.images(steps)
+	findings := k.images(ctx, steps)
 	for _, err := range parts(faults) {
 		findings = append(findings, k.fault(err))
 	}
@@ -41,13 +42,20 @@ func (k *checker) setup(ctx context.Context) []Finding {
 }
 
 // images lists the sources whose images are on. The others have a step or a fault of their own.
-func (k *checker) images(steps []Step) []Finding {
+func (k *checker) images(ctx context.Context, steps []Step) []Finding {
 	var findings []Finding
 	for _, s := range k.config.Sources {
 		if s.ChangeStream == nil || k.hasFault("source "+s.Name) {
 			continue
 		}
 		subject := imagesOf(s)
+		rows := s.ChangeStream
+		names, err := k.client.Database(rows.Database).ListCollectionNames(ctx, bson.D{{Key: "name", Value: rows.Collection}})
+		if err == nil && len(names) == 0 { // of a source that was followed before
+			findings = append(findings, Finding{Warn, "rows of " + s.Name, fmt.Sprintf("collection %s.%s does not exist: every count is 0 until it is made", rows.Database, rows.Collection),
+				"create or restore it, then " + setupCommand})
+			continue
+		}
 		if !slices.ContainsFunc(steps, func(step Step) bool { return step.subject == subject }) {
 			findings = append(findings, ok(subject, "on"))
 		}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -53,7 +54,14 @@ func (s *site) wantOnly(use Use, want ...Finding) {
 func (s *site) followed(lanes ...string) {
 	s.t.Helper()
 	store := checkpoint.NewStore(s.client, s.state)
+	owner := checkpoint.NewLeases(s.client, s.state, "host/127.0.0.1:9464", time.Hour)
+	if _, err := owner.Register(s.t.Context(), nil); err != nil {
+		s.t.Fatal(err)
+	}
 	for _, lane := range lanes {
+		if taken, err := owner.Acquire(s.t.Context(), lane); err != nil || !taken {
+			s.t.Fatal(taken, err)
+		}
 		at, err := store.Now(s.t.Context(), lane)
 		if err != nil {
 			s.t.Fatal(err)
@@ -132,4 +140,21 @@ func (s *site) move(lane string, set bson.D) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// release has nobody follow a lane.
+func (s *site) release(lane string) {
+	s.t.Helper()
+	if _, err := s.client.Database(s.state).Collection(checkpoint.LeasesCollection).DeleteOne(s.t.Context(), bson.D{{Key: "_id", Value: lane}}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func expression(t *testing.T, e bson.D) bson.RawValue {
+	t.Helper()
+	kind, raw, err := bson.MarshalValue(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bson.RawValue{Type: kind, Value: raw}
 }

@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"driftless/internal/counter"
 	"driftless/internal/stream"
@@ -36,7 +37,8 @@ func (k *checker) targets(ctx context.Context) []Finding {
 // target finds nothing where nothing may be read: the privileges say so.
 func (k *checker) target(ctx context.Context, d *counter.Definition, name string) []Finding {
 	subject := "documents of " + name
-	documents, err := sample(ctx, k.client.Database(d.Target.Database).Collection(d.Target.Collection))
+	primary := options.Database().SetReadPreference(readpref.Primary())
+	documents, err := sample(ctx, k.client.Database(d.Target.Database, primary).Collection(d.Target.Collection))
 	switch {
 	case stream.HasCode(err, codeUnauthorized):
 		return nil

@@ -19,7 +19,7 @@ func TestWhatIsInOrderIsOK(t *testing.T) {
 	t.Parallel()
 	s := orderly(t, realtest.Shared(t).URI())
 	both := []string{"connection", "server version", "majority", "replica set", "default write concern", "privileges",
-		"images of app.comments", "collections and indexes", "documents of app.post_counters"}
+		"images of app.comments", "collections and indexes", "documents of app.post_counters", "expressions"}
 	for use, more := range map[Use][]string{
 		Follow:    {"oplog window", "images kept", "replica set id", "lane comments"},
 		Reconcile: {"snapshot window", "lane comments"},
@@ -83,9 +83,22 @@ func TestEveryFaultHasItsLine(t *testing.T) {
 		"images off": {func(s *site) {
 			s.command(bson.D{{Key: "collMod", Value: "comments"}, {Key: "changeStreamPreAndPostImages", Value: bson.D{{Key: "enabled", Value: false}}}})
 		}, map[Use][]Finding{
-			Follow:    {{Fail, "images of app.comments", "changeStreamPreAndPostImages is off: the incrementer does not start", "incrementer setup"}},
+			Follow:    {{Warn, "images of app.comments", "changeStreamPreAndPostImages is off: changes of rows cost recounts", "incrementer setup"}},
 			Reconcile: {{Warn, "images of app.comments", "changeStreamPreAndPostImages is off", "incrementer setup"}},
 		}},
+		"nobody follows": {func(s *site) { s.release("comments") }, both(Finding{Warn, "lane comments", "no instance follows it", "incrementer run"})},
+		"an expression that the server refuses": {func(s *site) {
+			c := s.definitions[0].Counter
+			c.CountIf = expression(s.t, bson.D{{Key: "$ne", Value: bson.A{"$status"}}})
+			refused, err := counter.Define(c)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			s.definitions = []*counter.Definition{refused}
+		}, both(Finding{Fail, "expression of comments_per_post", "the server refuses it: ", "mend counters.comments_per_post.count_if"})},
+		"an expression that failed on a row": {func(s *site) {
+			s.move("comments", bson.D{{Key: "counters", Value: bson.D{{Key: "comments_per_post", Value: bson.D{{Key: "hash", Value: "h"}, {Key: "broken", Value: "no array"}}}}}})
+		}, both(Finding{Warn, "expression of comments_per_post", "set apart, it failed on a row: no array", "mend counters.comments_per_post.count_if, or the rows"})},
 		"no index of the rows": {func(s *site) {
 			s.command(bson.D{{Key: "dropIndexes", Value: "comments"}, {Key: "index", Value: "driftless_comments_per_post"}})
 		}, both(Finding{Warn, "index of app.comments", "driftless_comments_per_post is missing: recounts are slow", "incrementer setup"})},
@@ -104,9 +117,9 @@ func TestEveryFaultHasItsLine(t *testing.T) {
 			Finding{Warn, "collection app.post_counters", "does not exist: the programs make it again", "incrementer setup"},
 			Finding{Warn, "index of app.post_counters", "driftless_comments_per_post_touched is missing: the programs make it again", "incrementer setup"})},
 		"no rows": {func(s *site) { s.command(bson.D{{Key: "drop", Value: "comments"}}) }, map[Use][]Finding{
-			Follow: {{Fail, "source comments", "collection app.comments does not exist (driftless.yaml:3)", "create it, or correct the name"},
+			Follow: {{Warn, "rows of comments", "collection app.comments does not exist: every count is 0 until it is made", "create or restore it"},
 				{Fail, "lane comments", "cannot be resumed: collection dropped, renamed or replaced", "incrementer run"}},
-			Reconcile: {{Fail, "source comments", "collection app.comments does not exist", "create it, or correct the name"}},
+			Reconcile: {{Warn, "rows of comments", "collection app.comments does not exist", "create or restore it"}},
 		}},
 		"target that cannot be": {func(s *site) {
 			s.command(bson.D{{Key: "drop", Value: "post_counters"}})

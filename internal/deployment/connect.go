@@ -45,7 +45,7 @@ func Connect(ctx context.Context, c config.MongoDB, program string) (*mongo.Clie
 	}
 	if err := inspect(ctx, client, *opts.ServerSelectionTimeout+answerTimeout); err != nil {
 		defer Close(ctx, client)
-		return nil, explainConnect(err, c, met.why(setName(opts)))
+		return nil, explainConnect(err, c, met.why(setName(opts)), met.leaderless(setName(opts)))
 	}
 	return client, nil
 }
@@ -108,8 +108,9 @@ func address(c config.MongoDB) string {
 	return text
 }
 
-// explainConnect turns the driver's error into a Fault. why is what the servers said, "" for nothing.
-func explainConnect(err error, c config.MongoDB, why string) error {
+// explainConnect turns the driver's error into a Fault. why is what the servers said, "" for nothing; leaderless that they
+// are members of a set without a primary.
+func explainConnect(err error, c config.MongoDB, why string, leaderless bool) error {
 	var serving servingError
 	var server mongo.ServerError
 	switch {
@@ -123,6 +124,9 @@ func explainConnect(err error, c config.MongoDB, why string) error {
 			Fix: "put user:password@ in front of the host, best in a file that mongodb.uri_file names"}
 	case errors.Is(err, context.Canceled):
 		return fmt.Errorf("connect to mongodb.uri (%s): %w", address(c), context.Canceled)
+	case leaderless && (mongo.IsTimeout(err) || mongo.IsNetworkError(err)):
+		return &Fault{Found: fmt.Sprintf("the replica set of mongodb.uri (%s) has no primary: %s", address(c), why),
+			Fix: "bring back so many members that they are a majority, see rs.status()"}
 	case mongo.IsTimeout(err), mongo.IsNetworkError(err):
 		if why == "" {
 			why = "no server answers"

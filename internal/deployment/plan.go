@@ -36,13 +36,14 @@ type missing int
 
 const (
 	slows    missing = iota // nothing: recounts are dear without it
+	degrades                // nothing: changes that need an image cost recounts without it
 	rebuilds                // nothing: it was there once, and the programs make it and what it held again
 	follows                 // an incrementer cannot follow the rows
 	counts                  // neither program can do its work
 )
 
 func (m missing) String() string {
-	return [...]string{"recounts are slow", "the programs make it again", "the incrementer does not start", "neither program starts"}[m]
+	return [...]string{"recounts are slow", "changes of rows cost recounts", "the programs make it again", "the incrementer does not start", "neither program starts"}[m]
 }
 
 // ErrNotSetUp means that something was to run before setup.
@@ -177,7 +178,7 @@ func (p *planner) images(ctx context.Context, s config.Source) error {
 	}
 	why := follows
 	if p.followed[s.Name] {
-		why = slows
+		why = degrades
 	}
 	p.add(Step{
 		What: fmt.Sprintf("turn on changeStreamPreAndPostImages for %s.%s", database, name),
@@ -289,15 +290,19 @@ func (p *planner) rows(ctx context.Context, c *config.Config, d *counter.Definit
 	return p.index(ctx, d.Rows.Database, d.Rows.Collection, wanted, slows)
 }
 
-// stateDatabase creates our own collections.
+// stateDatabase creates our own collections. Those of a state database that was dropped come back with their first write.
 func (p *planner) stateDatabase(ctx context.Context, database string) error {
+	why := counts
+	if len(p.followed) > 0 {
+		why = rebuilds
+	}
 	for _, name := range own {
 		spec, err := p.collection(ctx, database, name)
 		if err != nil {
 			return err
 		}
 		if spec == nil {
-			p.create(counts, database, name)
+			p.create(why, database, name)
 		}
 	}
 	return p.index(ctx, database, counter.TouchedCollection, counter.TouchedByCounter(), slows)

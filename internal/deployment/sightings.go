@@ -60,6 +60,22 @@ func (s *sightings) why(set string) string {
 	return strings.Join(reasons, "; ")
 }
 
+// leaderless reports whether members of the set answered, and none of them as its primary.
+func (s *sightings) leaderless(set string) bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	members := 0
+	for _, w := range s.words {
+		if w.failure == nil && (set == "" || w.setName == set) && w.setName != "" {
+			members++
+		}
+		if w.failure == nil && w.kind == "RSPrimary" {
+			return false
+		}
+	}
+	return members > 0
+}
+
 func (w word) why(set string) string {
 	switch {
 	// What is no member of the set is first, since the driver then hangs up, which looks like a failure.

@@ -21,7 +21,7 @@ type Metrics struct {
 	retries, restarts, gaps, fences                      *prometheus.CounterVec
 	batchEvents, commitDuration, latency                 *prometheus.HistogramVec
 
-	missingTold, keysTold told
+	missingTold, keysTold, retryTold told
 }
 
 // NewMetrics registers the incrementer's metrics.
@@ -115,6 +115,7 @@ func (m *Metrics) Source(r prometheus.Registerer, source string, lanes ...*State
 		}))
 	}
 	degraded("broken_expression", func(v View) bool { return len(v.Broken) > 0 })
+	degraded("collection_missing", func(v View) bool { return v.Owned && v.At.Identity.Collection == "" })
 	degraded("images_off", func(v View) bool { return v.Owned && v.ImagesOff })
 	degraded("not_following", func(v View) bool { return !v.Owned && v.Standby == "" })
 }
@@ -249,4 +250,7 @@ func (o Observer) Retried(operation string, err error) {
 		reason = "server"
 	}
 	o.Metrics.retries.WithLabelValues(operation, reason).Inc()
+	if reason != "conflict" && o.Metrics.retryTold.due(time.Now()) {
+		o.Log.Warn("cannot commit, trying again", logkey.Lane, o.Lane, logkey.Reason, reason, logkey.Error, err)
+	}
 }

@@ -86,7 +86,11 @@ func (p *pass) finish(ctx context.Context, full bool) error {
 	if p.began.through().Before(p.began.state.After) {
 		return nil // what the recount is for lies beyond it: once more, with the next run
 	}
-	_, err := p.states.Activate(ctx, p.began.state)
+	ended, err := p.states.Activate(ctx, p.began.state)
+	if err == nil && ended {
+		p.log.Info("every key was recounted, the counter is active", logkey.Counter, p.definition.Name, logkey.Reason, p.began.state.Reason,
+			"checked", p.report.Checked, "rebased", p.report.Rebased, "drifted", p.report.Drift.Keys, logkey.Run, p.run)
+	}
 	return err
 }
 
