@@ -103,7 +103,7 @@ func TestAResetIsMadeRightByTheNextRun(t *testing.T) {
 	realtest.Eventually(t, patience, "the comments are counted", func() bool { return p.displayed("post_counters", 1) == 4 })
 	r := p.want(0, "incrementer", "checkpoint", "reset", "comments", "--to", before.Format(time.RFC3339))
 	if !strings.HasPrefix(r.stdout, "lane comments moved from ") || !strings.Contains(r.stdout, "marked for a full recount: comments_per_post, likes_per_user\n") ||
-		!strings.Contains(r.stdout, "the reconciler's next run, which makes them right") || r.stderr != "" {
+		!strings.Contains(r.stdout, "is counted a second time, and shown so, until the reconciler's next run, which makes it right") || r.stderr != "" {
 		t.Errorf("reset says %q and %q", r.stdout, r.stderr)
 	}
 	realtest.Eventually(t, patience, "the running owner reads the comments once more", func() bool { return p.displayed("post_counters", 1) >= 6 })
