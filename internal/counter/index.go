@@ -18,6 +18,7 @@ type Index struct {
 	Name    string
 	Keys    bson.D
 	Partial bson.D // only documents that match; nil for all
+	Expires bool   // a document goes at the date that it holds there
 }
 
 // Model is the index as the driver creates it.
@@ -25,6 +26,9 @@ func (i Index) Model() mongo.IndexModel {
 	opts := options.Index().SetName(i.Name).SetCollation(simple)
 	if i.Partial != nil {
 		opts.SetPartialFilterExpression(i.Partial)
+	}
+	if i.Expires {
+		opts.SetExpireAfterSeconds(0)
 	}
 	return mongo.IndexModel{Keys: i.Keys, Options: opts}
 }

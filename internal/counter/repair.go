@@ -17,6 +17,7 @@ type Repair struct {
 	Base, Live, Total int64    // to add
 	Drifted           bool     // it was wrong, and not only rebased
 	Mark              Touched  // the mark in the state database to clear, if it has a stamp
+	Record            Record   // for the journal
 }
 
 // Outcome is what became of one repair.
@@ -24,12 +25,14 @@ type Outcome struct {
 	Applied bool
 	Gone    bool   // not applied, and there is no document
 	Refused string // not applied: the document refuses the update, in the server's words
+	Busy    bool   // not applied: others write to the document all the time
 }
 
-// Repair applies repairs, each guarded by the id of the last repair that was read, so that two reconcilers at one
-// position repair once. The outcomes are in the order of the repairs: what neither applied nor was refused has been
-// repaired by somebody else meanwhile, or its document is gone. Only what applied loses its mark.
-func (d *Definition) Repair(ctx context.Context, client *mongo.Client, states *States, repairs []Repair) ([]Outcome, error) {
+// Rebase makes repairs that change nothing displayed, with the same guard as the journal's and without an entry there:
+// they come with every touched key, and there is nothing in them to take back. The outcomes are in the order of the
+// repairs: what neither applied nor was refused has been repaired by somebody else meanwhile, or its document is gone. Only
+// what applied loses its mark.
+func (d *Definition) Rebase(ctx context.Context, client *mongo.Client, states *States, repairs []Repair) ([]Outcome, error) {
 	outcomes, err := d.applyRepairs(ctx, client, repairs)
 	if err != nil {
 		return nil, err
@@ -99,10 +102,7 @@ func outcomesOf(n int, faults []mongo.BulkWriteError) []Outcome {
 
 // recheck finds out which repairs matched nothing: the server only says how many did.
 func (d *Definition) recheck(ctx context.Context, client *mongo.Client, repairs []Repair, ids []bson.ObjectID, outcomes []Outcome) error {
-	keys := make([]bson.RawValue, len(repairs))
-	for i, r := range repairs {
-		keys[i] = r.Read.Key
-	}
+	keys := keysOf(repairs)
 	now, err := d.Documents(ctx, client, Listed(keys))
 	if err != nil {
 		return err

@@ -21,6 +21,8 @@ const (
 	TouchedCollection     = "touched"
 	DeadLettersCollection = "dead_letters"
 	GapsCollection        = "gaps"
+	RepairsCollection     = "repairs"
+	RunsCollection        = "runs"
 )
 
 // States of a counter.

@@ -191,18 +191,25 @@ func (e *documentError) Error() string {
 	return fmt.Sprintf("increment one document of counter %s: %s", e.Delta.Counter.Name, e.Reason)
 }
 
-// documentFault finds the document that a bulk write failed on, nil when the fault is not a document's. The server
-// tells one at a time inside a transaction.
+// documentFault finds the document that a bulk write failed on, nil when the fault is not a document's.
 func documentFault(err error, deltas []*Delta) *documentError {
-	var bulk mongo.BulkWriteException
-	if !errors.As(err, &bulk) || len(bulk.WriteErrors) == 0 || bulk.HasErrorLabel("TransientTransactionError") {
-		return nil
-	}
-	fault := bulk.WriteErrors[0]
-	if fault.Index < 0 || fault.Index >= len(deltas) || racedUpsert(fault) || slices.Contains(conflictCodes, fault.Code) {
+	fault, is := faultOf(err, len(deltas))
+	if !is {
 		return nil
 	}
 	return &documentError{Apart{Delta: deltas[fault.Index], Code: fault.Code, Reason: fault.Message}}
+}
+
+// faultOf is the write of n that a bulk failed on because of its document. The server tells one at a time inside a
+// transaction.
+func faultOf(err error, n int) (mongo.BulkWriteError, bool) {
+	var bulk mongo.BulkWriteException
+	if !errors.As(err, &bulk) || len(bulk.WriteErrors) == 0 || bulk.HasErrorLabel("TransientTransactionError") {
+		return mongo.BulkWriteError{}, false
+	}
+	fault := bulk.WriteErrors[0]
+	isDocuments := fault.Index >= 0 && fault.Index < n && !racedUpsert(fault) && !slices.Contains(conflictCodes, fault.Code)
+	return fault, isDocuments
 }
 
 // racedUpsert: somebody else inserted the same _id at the same time; the next attempt finds the document.

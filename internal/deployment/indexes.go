@@ -19,6 +19,7 @@ type existingIndex struct {
 	Sparse, Hidden bool
 	Partial        bson.Raw `bson:"partialFilterExpression"`
 	Collation      struct{ Locale string }
+	ExpireAfter    *int64 `bson:"expireAfterSeconds"`
 }
 
 // serves reports whether a recount is answered from the index: it begins with the first of the wanted fields, which
@@ -46,7 +47,7 @@ func (i existingIndex) simple() bool {
 
 // is reports whether the index is the wanted one and not only of the same name.
 func (i existingIndex) is(wanted counter.Index) bool {
-	if i.Sparse || i.Hidden || !i.simple() || len(i.Key) != len(wanted.Keys) {
+	if i.Sparse || i.Hidden || !i.simple() || len(i.Key) != len(wanted.Keys) || (i.ExpireAfter != nil) != wanted.Expires {
 		return false
 	}
 	for n, w := range wanted.Keys {

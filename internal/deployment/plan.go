@@ -18,7 +18,7 @@ import (
 // own are our collections in the state database. They are made by setup, so that no transaction has to.
 var own = []string{
 	checkpoint.Collection, checkpoint.LeasesCollection, counter.StatesCollection, counter.TouchedCollection, counter.DeadLettersCollection,
-	counter.GapsCollection, counter.SweepsCollection,
+	counter.GapsCollection, counter.SweepsCollection, counter.RepairsCollection, counter.RunsCollection,
 }
 
 // Step is one thing that is missing in the database.
@@ -37,13 +37,14 @@ type missing int
 const (
 	slows    missing = iota // nothing: recounts are dear without it
 	degrades                // nothing: changes that need an image cost recounts without it
+	grows                   // nothing: old records stay, and are long looked for
 	rebuilds                // nothing: it was there once, and the programs make it and what it held again
 	follows                 // an incrementer cannot follow the rows
 	counts                  // neither program can do its work
 )
 
 func (m missing) String() string {
-	return [...]string{"recounts are slow", "changes of rows cost recounts", "the programs make it again", "the incrementer does not start", "neither program starts"}[m]
+	return [...]string{"recounts are slow", "changes of rows cost recounts", "old records stay and slow down looking for one", "the programs make it again", "the incrementer does not start", "neither program starts"}[m]
 }
 
 // ErrNotSetUp means that something was to run before setup.
@@ -290,7 +291,8 @@ func (p *planner) rows(ctx context.Context, c *config.Config, d *counter.Definit
 	return p.index(ctx, d.Rows.Database, d.Rows.Collection, wanted, slows)
 }
 
-// stateDatabase creates our own collections. Those of a state database that was dropped come back with their first write.
+// stateDatabase creates our own collections and their indexes. Those of a state database that was dropped come back with their
+// first write.
 func (p *planner) stateDatabase(ctx context.Context, database string) error {
 	why := counts
 	if len(p.followed) > 0 {
@@ -305,5 +307,16 @@ func (p *planner) stateDatabase(ctx context.Context, database string) error {
 			p.create(why, database, name)
 		}
 	}
-	return p.index(ctx, database, counter.TouchedCollection, counter.TouchedByCounter(), slows)
+	for _, name := range own {
+		for _, index := range counter.StateIndexes()[name] {
+			why := slows
+			if name != counter.TouchedCollection {
+				why = grows
+			}
+			if err := p.index(ctx, database, name, index, why); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -63,6 +63,7 @@ const (
 	skipNoDocument = "no_document" // upsert is off and there is none
 	skipRaced      = "raced"       // repaired by somebody else meanwhile
 	skipRefused    = "refused"     // its document refuses the repair
+	skipBusy       = "busy"        // its document is written to all the time
 )
 
 // largest bounds what is judged: four such numbers still add up within 64 bits, here and on the server, which would

@@ -115,12 +115,14 @@ func (f *fixture) install() {
 	f.definitions = definitions
 	for _, name := range []string{
 		checkpoint.Collection, counter.StatesCollection, counter.TouchedCollection, counter.DeadLettersCollection, counter.GapsCollection,
-		counter.SweepsCollection,
+		counter.SweepsCollection, counter.RepairsCollection, counter.RunsCollection,
 	} {
 		f.create(f.state, name)
+		for _, index := range counter.StateIndexes()[name] {
+			_, err = f.state.Collection(name).Indexes().CreateOne(ctx, index.Model())
+			f.check(err)
+		}
 	}
-	_, err = f.state.Collection(counter.TouchedCollection).Indexes().CreateOne(ctx, counter.TouchedByCounter().Model())
-	f.check(err)
 	const otherName = 85 // IndexOptionsConflict: two counters of the same rows want the same index under two names
 	var server mongo.ServerError
 	for _, d := range definitions {
@@ -267,6 +269,7 @@ type equipment struct {
 	app     string
 	log     slog.Handler
 	started func(*event.CommandStartedEvent) // before a command of the reconciler is sent
+	done    func()                           // after a command came true, before the reconciler learns of it
 	tails   *atomic.Int64                    // counts the checkpoints read that have a tail
 	metrics *Metrics
 }
@@ -285,6 +288,9 @@ func (f *fixture) reconciler(with equipment) *Reconciler {
 			}
 		},
 		Succeeded: func(_ context.Context, e *event.CommandSucceededEvent) {
+			if with.done != nil {
+				with.done()
+			}
 			if tail := lookup(e.Reply, "cursor.firstBatch.0.tail.deltas.0"); with.tails != nil && !tail.IsZero() {
 				with.tails.Add(1)
 			}

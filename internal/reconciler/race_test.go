@@ -1,6 +1,7 @@
 package reconciler
 
 import (
+	"slices"
 	"sync"
 	"testing"
 
@@ -98,42 +99,51 @@ func TestKeyThatAnotherRepairedFromAnOlderReadingKeepsItsMark(t *testing.T) {
 
 func TestRepairOfOneReadingAppliesOnce(t *testing.T) {
 	t.Parallel()
-	f := setUp(t)
-	f.comment("a", 3)
-	f.comment("b", 3)
-	f.comment("c", 3)
-	f.start()
-	f.activate(f.reconciler(equipment{}))
-	d := f.definitions[0]
-	documents := must(d.Documents(t.Context(), f.client, counter.Listed([]bson.RawValue{raw("a"), raw("b"), raw("c")})))(t)
-	repairOf := func(key string) counter.Repair {
-		return counter.Repair{Read: documents[counter.Canonical(raw(key))], Base: 10}
-	}
-	apply := func(keys ...string) []counter.Outcome {
-		var repairs []counter.Repair
-		for _, key := range keys {
-			repairs = append(repairs, repairOf(key))
-		}
-		return must(d.Repair(t.Context(), f.client, f.states, repairs))(t)
-	}
-	want := func(got []counter.Outcome, want ...counter.Outcome) {
-		t.Helper()
-		for i := range want {
-			if got[i] != want[i] {
-				t.Errorf("outcomes %+v, want %+v", got, want)
+	for name, repair := range map[string]func(*fixture, []counter.Repair) ([]counter.Outcome, error){
+		"without the journal": func(f *fixture, repairs []counter.Repair) ([]counter.Outcome, error) {
+			return f.definitions[0].Rebase(f.t.Context(), f.client, f.states, repairs)
+		},
+		"with the journal": func(f *fixture, repairs []counter.Repair) ([]counter.Outcome, error) {
+			return counter.NewJournal(f.client, f.checkpoints, f.states).Repair(f.t.Context(), f.definitions[0], repairs)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := setUp(t)
+			f.comment("a", 3)
+			f.comment("b", 3)
+			f.comment("c", 3)
+			f.start()
+			f.activate(f.reconciler(equipment{}))
+			f.emptyJournal()
+			d := f.definitions[0]
+			documents := must(d.Documents(t.Context(), f.client, counter.Listed([]bson.RawValue{raw("a"), raw("b"), raw("c")})))(t)
+			want := func(keys []string, want ...counter.Outcome) {
+				t.Helper()
+				var repairs []counter.Repair
+				for _, key := range keys {
+					repairs = append(repairs, counter.Repair{Read: documents[counter.Canonical(raw(key))], Base: 10})
+				}
+				if got := must(repair(f, repairs))(t); !slices.Equal(got, want) {
+					t.Errorf("outcomes %+v, want %+v", got, want)
+				}
 			}
-		}
-	}
-	applied, raced, gone := counter.Outcome{Applied: true}, counter.Outcome{}, counter.Outcome{Gone: true}
+			applied, raced, gone := counter.Outcome{Applied: true}, counter.Outcome{}, counter.Outcome{Gone: true}
 
-	want(apply("a"), applied)
-	want(apply("a"), raced)
-	must(f.targets.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: "c"}}))(t)
-	want(apply("a", "b", "c"), raced, applied, gone)
-	f.wantShown("a", 13)
-	f.wantShown("b", 13)
-	if f.document("c") != nil {
-		t.Error("a repair of a document that was read made a new one")
+			want([]string{"a"}, applied)
+			want([]string{"a"}, raced)
+			must(f.targets.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: "c"}}))(t)
+			want([]string{"a", "b", "c"}, raced, applied, gone)
+			f.wantShown("a", 13)
+			f.wantShown("b", 13)
+			if f.document("c") != nil {
+				t.Error("a repair of a document that was read made a new one")
+			}
+			entries := map[string]int{"without the journal": 0, "with the journal": 2}[name]
+			if n := len(f.journal()); n != entries {
+				t.Errorf("%d entries in the journal, want %d", n, entries)
+			}
+		})
 	}
 }
 

@@ -36,6 +36,7 @@ type Reconciler struct {
 	client      *mongo.Client
 	checkpoints *checkpoint.Store
 	states      *counter.States
+	journal     *counter.Journal
 	definitions []*counter.Definition
 	settings    config.Reconciler
 	metrics     *Metrics
@@ -53,10 +54,10 @@ type Reconciler struct {
 func New(client *mongo.Client, stateDatabase string, definitions []*counter.Definition, settings config.Reconciler,
 	metrics *Metrics, log *slog.Logger,
 ) *Reconciler {
+	checkpoints, states := checkpoint.NewStore(client, stateDatabase), counter.NewStates(client, stateDatabase)
 	return &Reconciler{
-		client: client, checkpoints: checkpoint.NewStore(client, stateDatabase),
-		states: counter.NewStates(client, stateDatabase), definitions: definitions,
-		settings: settings, metrics: metrics, log: log, rowsPerRange: rowsPerRange,
+		client: client, checkpoints: checkpoints, states: states, journal: counter.NewJournal(client, checkpoints, states),
+		definitions: definitions, settings: settings, metrics: metrics, log: log, rowsPerRange: rowsPerRange,
 		pace: &pace{keysPerSecond: settings.MaxKeysPerSecond, rowsPerSecond: settings.MaxRowsPerSecond},
 	}
 }

@@ -31,6 +31,7 @@ func (p *pass) settle(ctx context.Context, v view, verdicts []verdict) error {
 		p.report.Checked++
 		if verdict.drift != 0 {
 			p.wrong(v, verdict)
+			verdict.repair.Record = p.record(v, verdict)
 		}
 		if verdict.repair != nil {
 			repairs = append(repairs, verdict)
@@ -43,23 +44,58 @@ func (p *pass) settle(ctx context.Context, v view, verdicts []verdict) error {
 	if err := p.definition.Untouch(ctx, p.states, cleared); err != nil {
 		return err
 	}
-	more, err := p.repair(ctx, repairs)
+	if err := p.definition.Touch(ctx, p.states, again); err != nil {
+		return err
+	}
+	return p.repair(ctx, repairs)
+}
+
+// record is what the journal keeps of a repair.
+func (p *pass) record(v view, w verdict) counter.Record {
+	return counter.Record{
+		Run: p.run, Truth: w.truth, Drift: w.drift, Rebased: v.state.Rebased(), Cause: string(w.cause),
+		Position: v.position(counter.Canonical(w.key)),
+	}
+}
+
+// repair makes the wrong keys right, each with an entry in the journal, and ends the marks of all. What it leaves, the next
+// run is told of. What came true is reported, also with an error.
+func (p *pass) repair(ctx context.Context, verdicts []verdict) error {
+	var wrong, right []verdict
+	for _, verdict := range verdicts {
+		if verdict.drift != 0 {
+			wrong = append(wrong, verdict)
+		} else {
+			right = append(right, verdict)
+		}
+	}
+	outcomes, err := p.definition.Rebase(ctx, p.client, p.states, repairsOf(right))
 	if err != nil {
 		return err
 	}
-	return p.definition.Touch(ctx, p.states, append(again, more...))
+	again := p.settled(right, outcomes)
+	outcomes, err = p.journal.Repair(ctx, p.definition, repairsOf(wrong))
+	if err != nil {
+		for i, outcome := range outcomes {
+			if outcome.Applied { // the others are as they were, with their marks
+				p.settled(wrong[i:i+1], outcomes[i:i+1])
+			}
+		}
+		return err
+	}
+	return p.definition.Touch(ctx, p.states, append(again, p.settled(wrong, outcomes)...))
 }
 
-// repair makes the wrong keys right and ends the marks of all. It returns the keys that the next run must be told of.
-func (p *pass) repair(ctx context.Context, verdicts []verdict) (again []bson.RawValue, err error) {
+func repairsOf(verdicts []verdict) []counter.Repair {
 	repairs := make([]counter.Repair, len(verdicts))
 	for i, verdict := range verdicts {
 		repairs[i] = *verdict.repair
 	}
-	outcomes, err := p.definition.Repair(ctx, p.client, p.states, repairs)
-	if err != nil {
-		return nil, err
-	}
+	return repairs
+}
+
+// settled reports what became of repairs. It returns the keys that the next run must be told of.
+func (p *pass) settled(verdicts []verdict, outcomes []counter.Outcome) (again []bson.RawValue) {
 	for i, outcome := range outcomes {
 		verdict := verdicts[i]
 		switch {
@@ -72,6 +108,11 @@ func (p *pass) repair(ctx context.Context, verdicts []verdict) (again []bson.Raw
 		case outcome.Refused != "":
 			verdict.skip, verdict.why = skipRefused, outcome.Refused
 			again = append(again, p.setApart(verdict)...)
+		case outcome.Busy:
+			p.report.skip(skipBusy)
+			if !verdict.marked {
+				again = append(again, verdict.key)
+			}
 		default:
 			p.report.skip(skipRaced)
 			if outcome.Gone { // and its mark with it
@@ -79,7 +120,7 @@ func (p *pass) repair(ctx context.Context, verdicts []verdict) (again []bson.Raw
 			}
 		}
 	}
-	return again, nil
+	return again
 }
 
 // setApart reports a key that is left as it is, and returns it when nothing makes the next run look at it.
