@@ -24,14 +24,16 @@ func verbs() *cobra.Command {
 		Use:   program,
 		Short: "Find out how wrong counters are, say why, and repair them",
 		Long: "reconciler recounts the rows of the counters touched since its last run, at the very position that the counter\n" +
-			"reflects, reports the drift (displayed - truth) with its sign, and repairs it. `reconciler verify` only looks.",
+			"reflects, reports the drift (displayed - truth) with its sign, and repairs it. `reconciler verify` only looks, `reconciler report`\n" +
+			"tells of the latest runs.",
 		Example: "  reconciler check\n" +
 			"  reconciler verify --full\n" +
 			"  reconciler run --once --full\n" +
 			"  reconciler run",
 	}
 	config.RegisterFlags(root.PersistentFlags(), "mongodb", "log", program)
-	root.AddCommand(runCommand(), verifyCommand(), command.Validate(), command.Check(program, deployment.Reconcile, listen),
+	root.AddCommand(runCommand(), verifyCommand(), reportCommand(), approveCommand(),
+		command.Validate(), command.Check(program, deployment.Reconcile, listen),
 		daemon.HealthcheckCommand(command.Listen(listen)), daemon.VersionCommand(program))
 	return root
 }

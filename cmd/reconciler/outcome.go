@@ -26,8 +26,12 @@ func (o outcome) err() error {
 	if drifted {
 		told = append(told, o.drift())
 	}
+	held := o.report.Held()
+	if len(held) > 0 {
+		told = append(told, o.held(held))
+	}
 	if o.failure == nil && !o.report.Complete() {
-		told = append(told, unjudged(o.report))
+		told = append(told, unjudged(o.report)...)
 	}
 	if o.dryRun {
 		told = append(told, waiting(o.report)...)
@@ -39,10 +43,16 @@ func (o outcome) err() error {
 	case len(told) > 0:
 		err = errors.New(strings.Join(told, "; "))
 	}
-	if drifted {
+	if drifted || len(held) > 0 {
 		return daemon.WithExitCode(err, daemon.Drift)
 	}
 	return err
+}
+
+// held says of which counters nothing was repaired, and what to do.
+func (o outcome) held(names []string) string {
+	return fmt.Sprintf("so many keys of %s have drifted that none was repaired: look whether rows and definition are what they should be, "+
+		"then `reconciler approve %s` repairs them", strings.Join(names, ", "), o.report.Run)
 }
 
 func (o outcome) drift() string {
@@ -81,14 +91,14 @@ func waiting(report *reconciler.Report) (told []string) {
 	return told
 }
 
-// unjudged says what could not be judged and why, counters with the same reason together.
-func unjudged(report *reconciler.Report) string {
+// unjudged says what could not be judged and why, counters with the same reason together. What was held is told already.
+func unjudged(report *reconciler.Report) []string {
 	var reasons []string // in the order of their first counter
 	names := map[string][]string{}
 	for _, c := range report.Counters {
 		reason := c.Why
-		if reason == "" && len(c.Skipped) > 0 {
-			reason = skipped(c)
+		if reason == "" {
+			reason = leftOut(c)
 		}
 		if reason == "" {
 			continue
@@ -101,10 +111,10 @@ func unjudged(report *reconciler.Report) string {
 	for i, reason := range reasons {
 		reasons[i] = fmt.Sprintf("%s not judged: %s", strings.Join(names[reason], ", "), reason)
 	}
-	if len(reasons) == 0 {
-		return "not everything could be judged: the run is " + report.Result
+	if len(reasons) == 0 && report.Result != reconciler.ResultHeld {
+		reasons = append(reasons, "not everything could be judged: the run is "+report.Result)
 	}
-	return strings.Join(reasons, "; ")
+	return reasons
 }
 
 // count is a number with its noun.

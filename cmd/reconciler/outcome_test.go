@@ -20,6 +20,7 @@ func TestExitCodeAndLastLineOfARun(t *testing.T) {
 	unseen := &reconciler.CounterReport{Counter: "unseen", Why: "no incrementer", Skipped: map[string]int64{"no_checkpoint": 1}}
 	other := &reconciler.CounterReport{Counter: "other", Why: "no incrementer", Skipped: map[string]int64{"no_checkpoint": 1}}
 	some := &reconciler.CounterReport{Counter: "some", Checked: 5, Skipped: map[string]int64{"raced": 1, "bad_field": 2}}
+	kept := &reconciler.CounterReport{Counter: "kept", Checked: 200, Skipped: map[string]int64{"held": 90}, Drift: reconciler.Drift{Over: 90, Keys: 90, Max: 1}}
 	broke := errors.New("no route")
 	of := func(result string, counters ...*reconciler.CounterReport) *reconciler.Report {
 		return &reconciler.Report{Result: result, Counters: counters}
@@ -33,11 +34,15 @@ func TestExitCodeAndLastLineOfARun(t *testing.T) {
 		"drift, and nobody asks": {outcome{report: of("ok", right, repaired)}, 0, ""},
 		"verify finds drift": {outcome{report: of("ok", right, wrong), failOnDrift: true, dryRun: true}, 3,
 			"drift found in 2 keys of wrong: `reconciler run --once` repairs it"},
-		"run finds drift":        {outcome{report: of("ok", repaired), failOnDrift: true}, 3, "drift found in 2 keys of wrong, and repaired"},
-		"run leaves drift":       {outcome{report: of("partial", wrong), failOnDrift: true}, 3, "drift found in 2 keys of wrong, not all of it repaired; not everything could be judged: the run is partial"},
-		"nothing judged":         {outcome{report: of("skipped", unseen, other), failOnDrift: true}, 1, "unseen, other not judged: no incrementer"},
-		"some keys not judged":   {outcome{report: of("partial", right, some)}, 1, "some not judged: bad_field: 2, raced: 1"},
-		"drift and not judged":   {outcome{report: of("partial", wrong, unseen), failOnDrift: true, dryRun: true}, 3, "drift found in 2 keys of wrong: `reconciler run --once` repairs it; unseen not judged: no incrementer"},
+		"run finds drift":      {outcome{report: of("ok", repaired), failOnDrift: true}, 3, "drift found in 2 keys of wrong, and repaired"},
+		"run leaves drift":     {outcome{report: of("partial", wrong), failOnDrift: true}, 3, "drift found in 2 keys of wrong, not all of it repaired; not everything could be judged: the run is partial"},
+		"nothing judged":       {outcome{report: of("skipped", unseen, other), failOnDrift: true}, 1, "unseen, other not judged: no incrementer"},
+		"some keys not judged": {outcome{report: of("partial", right, some)}, 1, "some not judged: bad_field: 2, raced: 1"},
+		"drift and not judged": {outcome{report: of("partial", wrong, unseen), failOnDrift: true, dryRun: true}, 3, "drift found in 2 keys of wrong: `reconciler run --once` repairs it; unseen not judged: no incrementer"},
+		"held": {outcome{report: &reconciler.Report{Run: "R", Result: "held", Counters: []*reconciler.CounterReport{right, kept}}}, 3,
+			"so many keys of kept have drifted that none was repaired: look whether rows and definition are what they should be, then `reconciler approve R` repairs them"},
+		"held, and some keys not judged": {outcome{report: &reconciler.Report{Run: "R", Result: "held", Counters: []*reconciler.CounterReport{kept, some}}}, 3,
+			"so many keys of kept have drifted that none was repaired: look whether rows and definition are what they should be, then `reconciler approve R` repairs them; some not judged: bad_field: 2, raced: 1"},
 		"broke off":              {outcome{report: of("failed", right), failure: broke, failOnDrift: true}, 1, "no route"},
 		"broke off after drift":  {outcome{report: of("failed", wrong), failure: broke, failOnDrift: true, dryRun: true}, 3, "drift found in 2 keys of wrong: `reconciler run --once` repairs it; no route"},
 		"several, their reasons": {outcome{report: of("partial", unseen, some)}, 1, "unseen not judged: no incrementer; some not judged: bad_field: 2, raced: 1"},

@@ -46,7 +46,7 @@ func printSetApart(w io.Writer, report *reconciler.Report) error {
 		if len(c.SetApart) == 0 {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "\n%s: keys not judged; mend their documents, the next run looks at them again:\n", c.Counter); err != nil {
+		if _, err := fmt.Fprintf(w, "\n%s: keys left as they are; the next run looks at them again:\n", c.Counter); err != nil {
 			return err
 		}
 		table := daemon.NewTable(w, "KEY", "REASON", "WHY")
@@ -95,6 +95,14 @@ func skipped(c *reconciler.CounterReport) string {
 		parts = append(parts, fmt.Sprintf("%s: %d", reason, c.Skipped[reason]))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// leftOut is skipped without what was held.
+func leftOut(c *reconciler.CounterReport) string {
+	others := *c
+	others.Skipped = maps.Clone(c.Skipped)
+	delete(others.Skipped, "held")
+	return skipped(&others)
 }
 
 func orDash(text string) string {

@@ -24,7 +24,7 @@ func runCommand() *cobra.Command {
 		Short: "Reconcile every so often, or once: recount, report, repair",
 		Long: "run reconciles every so often until it is stopped; its port serves /status, /healthz, /readyz and /metrics.\n" +
 			"With --once it does one run and prints its report: it exits with 0, with 1 when something could not be judged, and\n" +
-			"with 3 when drift was found and --fail-on-drift is given.",
+			"with 3 when repairs were held (`reconciler approve RUN`), or drift was found and --fail-on-drift is given.",
 		Example: "  reconciler run\n" +
 			"  reconciler run --once --full -o json\n" +
 			"  reconciler run --once --counter comments_per_post --key 42",

@@ -125,13 +125,13 @@ var Settings = []Setting{
 	},
 	{
 		Path: "reconciler.hold_when_drifted_share", Default: "0.2", Unit: "share of the checked keys, 0 to 1",
-		Help: "a run that finds more drifted keys than this holds its repair until approved (not in effect yet)",
+		Help: "a run that finds more of a counter's keys drifted than this holds its repair until approved; 1 never does",
 		bind: func(c *Config) decoder { return share(&c.Reconciler.HoldWhenDriftedShare) },
 	},
 	{
 		Path: "reconciler.hold_min_keys", Default: "100", Unit: "keys",
-		Help: "a run that checked fewer keys never holds its repair (not in effect yet)",
-		bind: func(c *Config) decoder { return whole(&c.Reconciler.HoldMinKeys, 0, math.MaxInt32) },
+		Help: "a run that checked fewer keys of a counter never holds its repair",
+		bind: func(c *Config) decoder { return whole(&c.Reconciler.HoldMinKeys, 0, 100_000) },
 	},
 }
 

@@ -60,6 +60,9 @@ type Entry struct {
 	Kept bool          `bson:"kept,omitempty"` // taken back, and its key not repaired until released
 }
 
+// KeyValue is the key as it stands in its document.
+func (e Entry) KeyValue() bson.RawValue { return readRawKey(e.RawKey) }
+
 // Journal makes repairs, each in one transaction with its entry, and takes them back. It is used by one goroutine at a
 // time.
 type Journal struct {

@@ -58,7 +58,9 @@ type State struct {
 	SweptThrough bson.Timestamp `bson:"swept_through,omitempty"`
 	// Target is what the last complete pass saw of the target collection, nil before the first. Between full passes its
 	// count only grows, so that documents that go little by little are missed as well.
-	Target    *Sighting `bson:"target,omitempty"`
+	Target *Sighting `bson:"target,omitempty"`
+	// Held is the run that has held the repairs of the counter, "" for none.
+	Held      string    `bson:"held,omitempty"`
 	UpdatedAt time.Time `bson:"updated_at"`
 }
 
@@ -145,7 +147,7 @@ func (s *States) Activate(ctx context.Context, state State) (bool, error) {
 		bson.D{{Key: "_id", Value: state.Name}, {Key: "hash", Value: state.Hash}, {Key: "epoch", Value: state.Epoch}},
 		bson.D{
 			{Key: "$set", Value: bson.D{{Key: "state", Value: Active}}},
-			{Key: "$unset", Value: bson.D{{Key: "reason", Value: ""}, {Key: "after", Value: ""}}},
+			{Key: "$unset", Value: bson.D{{Key: "reason", Value: ""}, {Key: "after", Value: ""}, {Key: "held", Value: ""}}},
 			{Key: "$currentDate", Value: bson.D{{Key: "updated_at", Value: true}}},
 		})
 	if err != nil {
@@ -162,6 +164,27 @@ func (s *States) Verified(ctx context.Context, state State, through bson.Timesta
 		bson.D{{Key: "$max", Value: one("verified_through", through)}})
 	if err != nil {
 		return fmt.Errorf("record verification of counter %s: %w", state.Name, err)
+	}
+	return nil
+}
+
+// Hold records that a run has held the repairs of an active counter, unless an earlier one has.
+func (s *States) Hold(ctx context.Context, state State, run string) error {
+	_, err := s.db.Collection(StatesCollection).UpdateOne(ctx,
+		bson.D{{Key: "_id", Value: state.Name}, {Key: "hash", Value: state.Hash}, {Key: "epoch", Value: state.Epoch}, {Key: "held", Value: one("$exists", false)}},
+		one("$set", one("held", run)))
+	if err != nil {
+		return fmt.Errorf("hold counter %s: %w", state.Name, err)
+	}
+	return nil
+}
+
+// Unhold ends the hold that was read, and no later one.
+func (s *States) Unhold(ctx context.Context, state State) error {
+	_, err := s.db.Collection(StatesCollection).UpdateOne(ctx,
+		bson.D{{Key: "_id", Value: state.Name}, {Key: "held", Value: state.Held}}, one("$unset", one("held", "")))
+	if err != nil {
+		return fmt.Errorf("end the hold of counter %s: %w", state.Name, err)
 	}
 	return nil
 }

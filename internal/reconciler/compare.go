@@ -50,6 +50,7 @@ type verdict struct {
 	totalAlone       bool   // base + live is right, and displayed is total
 	recurring        bool   // wrong although it has been repaired before
 	anew             bool   // wrong, and without a document, or with one that increments alone have made since the last run
+	excused          bool   // wrong, and not by a fault of the recount: nothing was displayed, or the reason is on record
 	skip, why        string // why the key could not be judged: the reason, and in words
 	marked           bool   // something makes the next run look at it
 	repair           *counter.Repair
@@ -63,6 +64,7 @@ const (
 	skipNoDocument = "no_document" // upsert is off and there is none
 	skipRaced      = "raced"       // repaired by somebody else meanwhile
 	skipRefused    = "refused"     // its document refuses the repair
+	skipHeld       = "held"        // too many have drifted: it waits for an approval
 	skipBusy       = "busy"        // its document is written to all the time
 )
 
@@ -105,6 +107,7 @@ func compare(r reading, upsert bool, state counter.State) verdict {
 	v.drift = v.displayed - v.truth
 	if v.drift != 0 {
 		v.recurring, v.anew = d.Drifted, d.Repair.IsZero() && d.Base == 0
+		v.excused = v.anew || state.State == counter.Rebasing || r.mark.Reason != "" || upsert && r.mark.ByLane()
 		v.cause = cause(r, v, upsert, reasonOf(state))
 	}
 	if v.drift != 0 || v.marked {

@@ -183,7 +183,7 @@ func (f *fixture) killedAt(step int, after bool) (ended bool, told int) {
 // Two reconcilers that repair at the same time journal what each has repaired.
 func TestTwoReconcilersJournalEachRepairOnce(t *testing.T) {
 	t.Parallel()
-	f := setUp(t)
+	f := setUp(t, func(c *config.Config) { c.Reconciler.HoldMinKeys = 1000 })
 	const keys = 120 // several transactions
 	want := map[any]int64{}
 	for i := range keys {

@@ -29,7 +29,7 @@ type Metrics struct {
 // skipReasons are the values of the reason label.
 var skipReasons = []string{
 	skipBadField, skipBadSum, skipNoDocument, skipNoCheckpoint, skipDefinition, skipBroken, skipPosition, skipTail,
-	skipStale, skipNoRows, skipInterrupted, skipNoTarget, skipNoIndex, skipRaced, skipRefused, skipBusy,
+	skipStale, skipNoRows, skipInterrupted, skipNoTarget, skipNoIndex, skipRaced, skipRefused, skipBusy, skipHeld,
 }
 
 // NewMetrics registers the reconciler's metrics, every series of the given counters from the start.
@@ -65,7 +65,7 @@ func NewMetrics(r prometheus.Registerer, definitions []*counter.Definition) *Met
 		sweptThrough:    gauge("reconciler_swept_through_timestamp_seconds", "Cluster time through which every key has been compared at least once, as a Unix time; 0 for never.", "counter"),
 		checked:         count("reconciler_keys_checked_total", "Keys compared with a recount.", "counter"),
 		repaired:        count("reconciler_keys_repaired_total", "Keys found wrong and repaired, those of a first recount included.", "counter"),
-		skipped:         count("reconciler_keys_skipped_total", "Keys, or whole counters, that could not be judged, by reason.", "counter", "reason"),
+		skipped:         count("reconciler_keys_skipped_total", "Keys, or whole counters, that could not be judged or were not repaired, by reason.", "counter", "reason"),
 		rowsCounted:     count("reconciler_rows_counted_total", "Rows read by recounts.", "counter"),
 		touchedBacklog:  gauge("reconciler_touched_backlog_keys", "Keys touched and not yet compared, after the last run.", "counter"),
 		oldestTouched:   gauge("reconciler_oldest_touched_timestamp_seconds", "Lower bound of when the oldest key not yet compared was touched, as a Unix time; 0 for none, or when nothing has been compared yet.", "counter"),
@@ -75,7 +75,7 @@ func NewMetrics(r prometheus.Registerer, definitions []*counter.Definition) *Met
 		}),
 	}
 	r.MustRegister(m.driftSize, m.duration, m.leader)
-	for _, result := range []string{ResultOK, ResultPartial, ResultFailed, "held", ResultSkipped} {
+	for _, result := range []string{ResultOK, ResultPartial, ResultFailed, ResultHeld, ResultSkipped} {
 		m.runs.WithLabelValues(result)
 	}
 	for _, d := range definitions {

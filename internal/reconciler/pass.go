@@ -26,6 +26,7 @@ type pass struct {
 	report     *CounterReport
 	patience   time.Duration // how long to wait for a position that can be judged
 	target     target
+	hold       hold
 
 	began   standing            // where the counter stood before its touched keys were listed
 	seen    map[string]bool     // keys compared by their mark in the state database, which a page or range may hold as well
@@ -48,6 +49,7 @@ func (p *pass) look(ctx context.Context) error {
 	if err := p.prepare(ctx); err != nil {
 		return err
 	}
+	p.remembersHold()
 	full := p.options.Full || p.asSighted(p.began.state).State == counter.Rebasing
 	if full {
 		err = p.full(ctx)
@@ -57,8 +59,14 @@ func (p *pass) look(ctx context.Context) error {
 			err = p.sweep(ctx)
 		}
 	}
+	if ctx.Err() == nil { // also what waits where the pass broke off
+		err = errors.Join(err, p.decide(ctx, true))
+	}
 	if err == nil {
 		err = p.sameTarget(ctx)
+	}
+	if err == nil && !p.options.DryRun {
+		err = p.concludeHold(ctx)
 	}
 	if err != nil || p.options.DryRun || p.leftOut > 0 {
 		return err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,7 +29,10 @@ type Options struct {
 	Key     bson.RawValue // only this one; zero for all
 	Full    bool          // every key, not only the touched ones
 	DryRun  bool          // write nothing at all
-	Limit   int           // drifted keys to report, the largest; 0 for all
+	// Approved are counters whose repairs are made however many keys have drifted, and the only ones to look at; nil for
+	// all, with the guard.
+	Approved []string
+	Limit    int // drifted keys to report, the largest; 0 for all
 }
 
 // Reconciler runs over the counters of one configuration.
@@ -37,6 +41,7 @@ type Reconciler struct {
 	checkpoints *checkpoint.Store
 	states      *counter.States
 	journal     *counter.Journal
+	history     *History
 	definitions []*counter.Definition
 	settings    config.Reconciler
 	metrics     *Metrics
@@ -57,6 +62,7 @@ func New(client *mongo.Client, stateDatabase string, definitions []*counter.Defi
 	checkpoints, states := checkpoint.NewStore(client, stateDatabase), counter.NewStates(client, stateDatabase)
 	return &Reconciler{
 		client: client, checkpoints: checkpoints, states: states, journal: counter.NewJournal(client, checkpoints, states),
+		history:     NewHistory(client, stateDatabase),
 		definitions: definitions, settings: settings, metrics: metrics, log: log, rowsPerRange: rowsPerRange,
 		pace: &pace{keysPerSecond: settings.MaxKeysPerSecond, rowsPerSecond: settings.MaxRowsPerSecond},
 	}
@@ -67,6 +73,11 @@ func New(client *mongo.Client, stateDatabase string, definitions []*counter.Defi
 func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 	started := time.Now()
 	report := &Report{Run: bson.NewObjectID().Hex(), Counters: []*CounterReport{}}
+	record := Run{ID: report.Run}
+	if err := r.begin(ctx, &record, o); err != nil {
+		report.Result = ResultFailed
+		return report, err
+	}
 	var failure error
 	described := 0
 	away := map[string]bool{} // sources whose incrementer has been waited for in vain: once a run is enough
@@ -83,14 +94,14 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 	}
 	for _, pass := range passes {
 		d := pass.definition
-		if o.Counter != "" && o.Counter != d.Name {
+		if !o.wants(d.Name) {
 			continue
 		}
 		if away[d.Source] {
 			pass.patience = time.Nanosecond // one look
 		}
 		report.Counters = append(report.Counters, pass.report)
-		if err := pass.end(pass.look(ctx)); err != nil {
+		if err := pass.ended(pass.look(ctx)); err != nil {
 			failure = errors.Join(failure, fmt.Errorf("reconcile counter %s: %w", d.Name, err))
 		}
 		away[d.Source] = away[d.Source] ||
@@ -101,14 +112,20 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 	if failure != nil {
 		report.Result = ResultFailed
 	}
+	r.end(ctx, record, report, o)
 	if o.Key.IsZero() {
 		r.metrics.ran(report, time.Since(started))
 	}
 	return report, failure
 }
 
-// end records how a pass ended and returns its error, nil when it only could not judge.
-func (p *pass) end(err error) error {
+// wants reports whether a run looks at the counter.
+func (o Options) wants(name string) bool {
+	return (o.Counter == "" || o.Counter == name) && (o.Approved == nil || slices.Contains(o.Approved, name))
+}
+
+// ended records how a pass ended and returns its error, nil when it only could not judge.
+func (p *pass) ended(err error) error {
 	var unjudged *unjudgedError
 	switch {
 	case err == nil:

@@ -15,6 +15,7 @@ const (
 	ResultOK      = "ok"
 	ResultPartial = "partial" // some keys or counters could not be judged
 	ResultSkipped = "skipped" // nothing could be judged
+	ResultHeld    = "held"    // so many keys of a counter drifted that it was not repaired
 	ResultFailed  = "failed"
 )
 
@@ -145,18 +146,31 @@ func (r *Report) Drifted() bool {
 	return slices.ContainsFunc(r.Counters, func(c *CounterReport) bool { return c.Drift.Keys > 0 })
 }
 
+// Held lists the counters of the run whose repairs were held.
+func (r *Report) Held() (names []string) {
+	for _, c := range r.Counters {
+		if c.Skipped[skipHeld] > 0 {
+			names = append(names, c.Counter)
+		}
+	}
+	return names
+}
+
 // Complete reports whether everything that was to be judged has been.
 func (r *Report) Complete() bool { return r.Result == ResultOK }
 
 // conclude derives the run's result from its counters'.
 func (r *Report) conclude(limit int) {
-	judged, whole := false, true
+	judged, whole, held := false, true, false
 	for _, c := range r.Counters {
 		c.trim(limit)
 		whole = whole && c.complete
 		judged = judged || c.complete || c.Checked > 0
+		held = held || c.Skipped[skipHeld] > 0
 	}
 	switch {
+	case held:
+		r.Result = ResultHeld
 	case whole:
 		r.Result = ResultOK
 	case judged:

@@ -33,6 +33,13 @@ func (p *pass) settle(ctx context.Context, v view, verdicts []verdict) error {
 			p.wrong(v, verdict)
 			verdict.repair.Record = p.record(v, verdict)
 		}
+		if p.suspect(verdict) {
+			p.hold.wait(verdict)
+			continue
+		}
+		if verdict.drift == 0 {
+			p.hold.checked++
+		}
 		if verdict.repair != nil {
 			repairs = append(repairs, verdict)
 		}
@@ -47,7 +54,10 @@ func (p *pass) settle(ctx context.Context, v view, verdicts []verdict) error {
 	if err := p.definition.Touch(ctx, p.states, again); err != nil {
 		return err
 	}
-	return p.repair(ctx, repairs)
+	if err := p.repair(ctx, repairs); err != nil {
+		return err
+	}
+	return p.decide(ctx, false)
 }
 
 // record is what the journal keeps of a repair.
@@ -132,6 +142,11 @@ func (p *pass) setApart(v verdict) []bson.RawValue {
 	}
 	p.log.Warn("counter document set apart", logkey.Counter, p.definition.Name, logkey.Key, key.String(),
 		logkey.Reason, v.skip, logkey.Error, v.why, logkey.Run, p.run)
+	return unmarked(v)
+}
+
+// unmarked is the key when nothing makes the next run look at it.
+func unmarked(v verdict) []bson.RawValue {
 	if v.marked {
 		return nil
 	}

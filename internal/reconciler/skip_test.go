@@ -263,7 +263,7 @@ func TestRepairThatFailsIsNotReportedTwice(t *testing.T) {
 	f.comment("b", 1)
 	f.catchUp()
 	f.plant("a", 5)
-	fail := realtest.FailCommand(t, f.client, realtest.Failure{Commands: []string{"update"}, AppName: app, Code: 2})
+	fail := realtest.FailCommand(t, f.client, realtest.Failure{Commands: []string{"update"}, AppName: app, Code: 2, Times: -1})
 	report, err := r.RunOnce(t.Context(), Options{})
 	if err == nil || report.Result != ResultFailed {
 		t.Errorf("a repair that failed: result %s, error %v", report.Result, err)

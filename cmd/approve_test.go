@@ -1,0 +1,114 @@
+package cmd_test
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+)
+
+// guarded holds repairs when more than a fifth of at least two checked keys has drifted.
+func (p *place) guarded() {
+	p.t.Helper()
+	p.env = append(p.env, "DRIFTLESS_RECONCILER_HOLD_MIN_KEYS=2")
+}
+
+func TestAHeldRunIsApprovedByItsVerb(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, plain.start(t))
+	p.following()
+	p.guarded()
+	p.wantLine(2, []string{"there is no run nope, and none that has held a repair"}, "reconciler", "approve", "nope")
+	p.spoil(5)
+
+	held := p.report(3, "run", "--once", "--full")
+	if held.Result != "held" || held.Counters[0].Skipped["held"] != 1 || held.Counters[0].Repaired != 0 || p.displayed("post_counters", 1) != 7 {
+		t.Fatalf("report: %+v", held)
+	}
+	r := p.want(3, "reconciler", "run", "--once")
+	if !strings.Contains(r.stderr, "repairs held: too many keys have drifted") ||
+		!strings.Contains(r.stderr, "\nreconciler: so many keys of comments_per_post have drifted that none was repaired") ||
+		strings.Contains(r.stderr, "not judged: held") {
+		t.Errorf("stderr says %s", r.stderr)
+	}
+	p.wantLine(2, []string{"there is no run nope: those that held a repair last are ", held.Run + " (comments_per_post)"}, "reconciler", "approve", "nope")
+	p.wantLine(2, []string{"approve takes one run"}, "reconciler", "approve")
+
+	approved := p.report(0, "approve", held.Run)
+	if len(approved.Counters) != 1 || approved.Counters[0].Repaired != 1 || approved.Result != "ok" || p.displayed("post_counters", 1) != 2 {
+		t.Errorf("report: %+v", approved)
+	}
+	for _, run := range []string{held.Run, approved.Run} {
+		if r := p.want(0, "reconciler", "approve", run); !strings.HasPrefix(r.stdout, "nothing to approve") {
+			t.Errorf("a second approval says %q", r.stdout)
+		}
+	}
+}
+
+// What the loop holds shows in its metrics.
+func TestHeldRunsAreCounted(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, plain.start(t))
+	p.following()
+	p.guarded()
+	p.spoil(5)
+	p.want(3, "reconciler", "run", "--once", "--full")
+	s := p.start("reconciler")
+	s.becomes("/metrics", 200, `reconciler_keys_skipped_total{counter="comments_per_post",reason="held"} 1`)
+	s.becomes("/metrics", 200, `reconciler_runs_total{result="held"}`)
+}
+
+func TestReportTellsOfRecentRunsInEveryForm(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, plain.start(t))
+	p.want(0, "incrementer", "setup")
+	if r := p.want(0, "reconciler", "report"); r.stdout != "no runs yet: `reconciler run` makes them\n" {
+		t.Errorf("before any run: %q", r.stdout)
+	}
+	p.following()
+	p.spoil(-5)
+	run := p.report(0, "run", "--once", "--full").Run
+	p.want(0, "reconciler", "verify", "--full") // leaves no record
+
+	text := p.want(0, "reconciler", "report").stdout
+	if !strings.Contains(text, run) || !strings.Contains(text, "█") || !strings.Contains(text, "The largest drifts") || !strings.Contains(text, "-5") {
+		t.Errorf("the report:\n%s", text)
+	}
+	for line := range strings.Lines(text) {
+		if utf8.RuneCountInString(line) > 131 || line != strings.TrimRight(line, " \n")+"\n" {
+			t.Errorf("the line %q", line)
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(p.want(0, "reconciler", "report", "--format", "json", "--last", "1").stdout), "\n")
+	var got struct {
+		report
+		Started, Finished string
+	}
+	if err := json.Unmarshal([]byte(lines[0]), &got); err != nil || len(lines) != 1 {
+		t.Fatalf("%v in %q", err, lines)
+	}
+	c := got.Counters[0]
+	if got.Run != run || got.Result != "ok" || got.Started == "" || got.Finished == "" || c.Checked != 2 || c.Repaired != 1 || c.Drift.Under != 5 ||
+		len(c.Drifted) != 1 || c.Drifted[0].Key != 1.0 || c.Drifted[0].Drift != -5 || c.Drifted[0].Displayed != -3 || c.Drifted[0].Truth != 2 {
+		t.Errorf("the report: %+v", got)
+	}
+	records, err := csv.NewReader(strings.NewReader(p.want(0, "reconciler", "report", "--format", "csv").stdout)).ReadAll()
+	if err != nil || len(records) < 5 || records[0][0] != "run" || records[1][0] != run || records[1][4] != "comments_per_post" || records[1][10] != "5" {
+		t.Errorf("%v in %v", err, records)
+	}
+	p.wantLine(2, []string{"must be text or json or csv"}, "reconciler", "report", "--format", "xml")
+	p.wantLine(2, []string{"--last 0: it must be at least 1"}, "reconciler", "report", "--last", "0")
+
+	// A run whose process was killed is not forgotten: what it repaired is in the journal.
+	_, err = p.client.Database(p.state).Collection("runs").UpdateByID(t.Context(), run,
+		bson.D{{Key: "$set", Value: bson.D{{Key: "result", Value: "unfinished"}, {Key: "counters", Value: bson.A{}}}}, {Key: "$unset", Value: bson.D{{Key: "finished", Value: ""}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := p.want(0, "reconciler", "report").stdout; !strings.Contains(text, "unfinished") || !strings.Contains(text, "-5") {
+		t.Errorf("of a run that was cut off:\n%s", text)
+	}
+}
