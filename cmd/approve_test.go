@@ -16,7 +16,7 @@ func (p *place) guarded() {
 	p.env = append(p.env, "DRIFTLESS_RECONCILER_HOLD_MIN_KEYS=2")
 }
 
-func TestAHeldRunIsApprovedByItsVerb(t *testing.T) {
+func TestAHeldRunIsApprovedAndUndoneByTheirVerbs(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, plain.start(t))
 	p.following()
@@ -46,6 +46,31 @@ func TestAHeldRunIsApprovedByItsVerb(t *testing.T) {
 			t.Errorf("a second approval says %q", r.stdout)
 		}
 	}
+
+	p.wantLine(2, []string{"there is no run nope"}, "reconciler", "undo", "nope")
+	if r := p.want(0, "reconciler", "undo", held.Run); !strings.HasPrefix(r.stdout, "nothing to undo") {
+		t.Errorf("undo of a run that repaired nothing says %q", r.stdout)
+	}
+	if r := p.want(0, "reconciler", "undo", approved.Run); !strings.Contains(r.stdout, "comments_per_post") || p.displayed("post_counters", 1) != 7 {
+		t.Errorf("undo says %q, displayed %d", r.stdout, p.displayed("post_counters", 1))
+	}
+	if r := p.want(0, "reconciler", "undo", approved.Run); !strings.HasPrefix(r.stdout, "nothing to undo") || p.displayed("post_counters", 1) != 7 {
+		t.Errorf("a second undo says %q, displayed %d", r.stdout, p.displayed("post_counters", 1))
+	}
+	p.wantLine(1, []string{"comments_per_post not judged: undone: 1"}, "reconciler", "verify", "--full")
+	if got := p.report(1, "run", "--once", "--full"); got.Counters[0].Skipped["undone"] != 1 || p.displayed("post_counters", 1) != 7 {
+		t.Errorf("report: %+v", got)
+	}
+	if r := p.want(0, "reconciler", "undo", approved.Run, "--release", "-o", "json"); !strings.Contains(r.stdout, `"released": 1`) {
+		t.Errorf("release says %q", r.stdout)
+	}
+	if r := p.want(0, "reconciler", "undo", approved.Run, "--release"); !strings.HasPrefix(r.stdout, "nothing to release") {
+		t.Errorf("a second release says %q", r.stdout)
+	}
+	p.env = nil
+	if got := p.report(0, "run", "--once"); got.Counters[0].Repaired != 1 || p.displayed("post_counters", 1) != 2 {
+		t.Errorf("report: %+v", got)
+	}
 }
 
 // What the loop holds shows in its metrics.
@@ -59,6 +84,7 @@ func TestHeldRunsAreCounted(t *testing.T) {
 	s := p.start("reconciler")
 	s.becomes("/metrics", 200, `reconciler_keys_skipped_total{counter="comments_per_post",reason="held"} 1`)
 	s.becomes("/metrics", 200, `reconciler_runs_total{result="held"}`)
+	s.becomes("/metrics", 200, `reconciler_keys_skipped_total{counter="likes_per_user",reason="undone"} 0`)
 }
 
 func TestReportTellsOfRecentRunsInEveryForm(t *testing.T) {

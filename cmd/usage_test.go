@@ -11,7 +11,7 @@ import (
 // verbs that read settings, by program.
 var verbs = map[string][]string{
 	"incrementer": {"run", "validate", "check", "setup", "status", "checkpoint list", "checkpoint reset", "healthcheck"},
-	"reconciler":  {"run", "verify", "report", "approve", "validate", "check", "healthcheck"},
+	"reconciler":  {"run", "verify", "report", "approve", "undo", "validate", "check", "healthcheck"},
 }
 
 func TestHelpOfEveryVerbShowsEverySettingWithDefaultAndUnit(t *testing.T) {

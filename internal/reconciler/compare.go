@@ -65,6 +65,7 @@ const (
 	skipRaced      = "raced"       // repaired by somebody else meanwhile
 	skipRefused    = "refused"     // its document refuses the repair
 	skipHeld       = "held"        // too many have drifted: it waits for an approval
+	skipUndone     = "undone"      // its last repair was taken back, and it is not released
 	skipBusy       = "busy"        // its document is written to all the time
 )
 

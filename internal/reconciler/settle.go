@@ -20,6 +20,9 @@ const maxBacklog = 1_000_000
 
 // settle reports the verdicts of one batch and, unless the run only looks, repairs what is wrong.
 func (p *pass) settle(ctx context.Context, v view, verdicts []verdict) error {
+	if err := p.keepUndone(ctx, verdicts); err != nil {
+		return err
+	}
 	var repairs []verdict
 	var cleared []counter.Touched
 	var again []bson.RawValue
@@ -140,6 +143,9 @@ func (p *pass) setApart(v verdict) []bson.RawValue {
 	if len(p.report.SetApart) < maxSetApart {
 		p.report.SetApart = append(p.report.SetApart, SetApart{Key: key, Reason: v.skip, Why: v.why})
 	}
+	if v.skip == skipUndone { // told once a run
+		return unmarked(v)
+	}
 	p.log.Warn("counter document set apart", logkey.Counter, p.definition.Name, logkey.Key, key.String(),
 		logkey.Reason, v.skip, logkey.Error, v.why, logkey.Run, p.run)
 	return unmarked(v)
@@ -204,6 +210,7 @@ func (p *pass) conclude(ctx context.Context) {
 		p.metrics.passed(p.report, whole)
 		p.backlog(ctx, whole)
 	}
+	p.tellUndone()
 	if d := p.report.Drift; d.Keys > 0 {
 		p.log.Warn("counters drifted", logkey.Counter, p.definition.Name, "keys", d.Keys, "over", d.Over, "under", d.Under,
 			"max", d.Max, "repaired", p.report.Repaired, logkey.Run, p.run)
