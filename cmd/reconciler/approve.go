@@ -43,7 +43,7 @@ func approveCommand() *cobra.Command {
 			return err
 		}
 		options.Limit = *limit
-		return runOnce(cmd, c, definitions, options, *output, false)
+		return runOnce(cmd, c, definitions, options, once{output: *output})
 	}
 	return cmd
 }

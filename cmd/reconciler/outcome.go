@@ -16,6 +16,7 @@ type outcome struct {
 	failOnDrift bool
 	dryRun      bool
 	full        bool
+	mend        string // how drift is repaired, "" for the verbs
 }
 
 // err returns one error for all that is to be told, nil when there is nothing. Drift found counts more than something
@@ -68,6 +69,8 @@ func (o outcome) drift() string {
 	}
 	text := fmt.Sprintf("drift found in %s of %s", count(keys, "key"), strings.Join(names, ", "))
 	switch {
+	case o.mend != "":
+		return text + ": " + o.mend
 	case o.dryRun && o.full:
 		return text + ": `reconciler run --once --full` repairs it"
 	case o.dryRun:

@@ -8,13 +8,21 @@ import (
 	"strings"
 	"time"
 
+	"driftless/internal/counter"
 	"driftless/internal/daemon"
 	"driftless/internal/reconciler"
 )
 
-// printReport is a report for people on what the options asked for. Why a counter was not judged is told by the last
+// scope is what a run was to look at.
+type scope struct {
+	reconciler.Options
+	definitions []*counter.Definition
+	settle      time.Duration
+}
+
+// printReport is a report for people on what was asked for. Why a counter was not judged is told by the last
 // line, on stderr.
-func printReport(w io.Writer, report *reconciler.Report, options reconciler.Options) error {
+func printReport(w io.Writer, report *reconciler.Report, asked scope) error {
 	table := daemon.NewTable(w, "COUNTER", "CHECKED", "WRONG", "OVER", "UNDER", "LARGEST", "REPAIRED", "REBASED", "NOT JUDGED", "VERIFIED THROUGH")
 	for _, c := range report.Counters {
 		table.Row(c.Counter, c.Checked, c.Drift.Keys, c.Drift.Over, c.Drift.Under, c.Drift.Max, c.Repaired, c.Rebased,
@@ -29,10 +37,10 @@ func printReport(w io.Writer, report *reconciler.Report, options reconciler.Opti
 	if err := printSetApart(w, report); err != nil {
 		return err
 	}
-	if err := printAge(w, report, time.Now()); err != nil {
+	if err := printAge(w, report, asked, time.Now()); err != nil {
 		return err
 	}
-	return printScope(w, options)
+	return printScope(w, report, asked)
 }
 
 // printSetApart lists the keys that could not be judged, and how many rows have no key at all.
@@ -64,8 +72,11 @@ func printSetApart(w io.Writer, report *reconciler.Report) error {
 const lateAfter = 15 * time.Second
 
 // printAge says that counters were compared as of a while ago: what has happened since is in neither number.
-func printAge(w io.Writer, report *reconciler.Report, now time.Time) error {
+func printAge(w io.Writer, report *reconciler.Report, asked scope, now time.Time) error {
 	for _, c := range report.Counters {
+		if slices.ContainsFunc(asked.definitions, func(d *counter.Definition) bool { return d.Name == c.Counter && d.ByApplication() }) {
+			continue // it is compared as of now
+		}
 		age := now.Sub(c.VerifiedThrough).Round(time.Second)
 		if c.VerifiedThrough.IsZero() || age < lateAfter {
 			continue
@@ -79,13 +90,30 @@ func printAge(w io.Writer, report *reconciler.Report, now time.Time) error {
 	return nil
 }
 
-// printScope says what was left out, so that nobody takes no news about few keys for good news about all.
-func printScope(w io.Writer, options reconciler.Options) error {
-	if options.Full || !options.Key.IsZero() {
-		return nil
+// printScope says what was left out, so that nobody takes no news about few keys for good news about all, and what is
+// assumed of counters that the application keeps.
+func printScope(w io.Writer, report *reconciler.Report, asked scope) error {
+	touchedOnly := !asked.Full && asked.Key.IsZero()
+	lines := ""
+	for _, d := range asked.definitions {
+		switch told := slices.ContainsFunc(report.Counters, func(c *reconciler.CounterReport) bool { return c.Counter == d.Name }); {
+		case told && d.ByApplication():
+			lines += fmt.Sprintf("\n%s: a change may be under way for %s; %s.\n", d.Name, asked.settle, createdAt(d))
+		case told && touchedOnly:
+			lines += "\nCounters that are active were checked only where touched since the last run; --full checks every key.\n"
+			touchedOnly = false
+		}
 	}
-	_, err := fmt.Fprintln(w, "\nCounters that are active were checked only where touched since the last run; --full checks every key.")
+	_, err := io.WriteString(w, lines)
 	return err
+}
+
+// createdAt says how young rows are told.
+func createdAt(d *counter.Definition) string {
+	if d.Rows.CreatedAt != "" {
+		return "young rows are told by " + d.Rows.CreatedAt
+	}
+	return "young rows are told by the time in their _id where it is an ObjectId (created_at names a field), else by a second look alone"
 }
 
 // skipped lists the reasons for which keys were not judged, "" for none.

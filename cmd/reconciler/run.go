@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"driftless/internal/command"
 	"driftless/internal/config"
@@ -16,8 +17,8 @@ import (
 
 func runCommand() *cobra.Command {
 	var (
-		chosen                    choice
-		once, dryRun, failOnDrift bool
+		chosen                      choice
+		single, dryRun, failOnDrift bool
 	)
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -30,12 +31,12 @@ func runCommand() *cobra.Command {
 			"  reconciler run --once --counter comments_per_post --key 42",
 	}
 	chosen.register(cmd)
-	cmd.Flags().BoolVar(&once, "once", false, "one run, then exit")
+	cmd.Flags().BoolVar(&single, "once", false, "one run, then exit")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "write nothing, not even marks")
 	cmd.Flags().BoolVar(&failOnDrift, "fail-on-drift", false, "exit with 3 when drift was found; needs --once")
 	output := daemon.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := onlyWithOnce(cmd, once); err != nil {
+		if err := onlyWithOnce(cmd, single); err != nil {
 			return err
 		}
 		c, definitions, options, err := chosen.load(cmd)
@@ -43,10 +44,10 @@ func runCommand() *cobra.Command {
 			return err
 		}
 		options.DryRun = dryRun
-		if !once {
+		if !single {
 			return daemon.CleanStop(cmd.Context(), loop(cmd.Context(), c, definitions, options))
 		}
-		return runOnce(cmd, c, definitions, options, *output, failOnDrift)
+		return runOnce(cmd, c, definitions, options, once{output: *output, failOnDrift: failOnDrift})
 	}
 	return cmd
 }
@@ -67,47 +68,86 @@ func verifyCommand() *cobra.Command {
 		Use:   "verify",
 		Short: "Compare and report, and change nothing: exits with 3 on drift, 1 when a counter could not be judged",
 		Long: "verify compares and reports, and changes nothing. It exits with 0 when every counter is right, with 3 when drift was\n" +
-			"found, else with 1 when something could not be judged.",
-		Example: "  reconciler verify --full\n" +
+			"found, else with 1 when something could not be judged. With --rows it compares a counter that the application keeps\n" +
+			"by itself, without a configuration file and as a user that may read these two collections and nothing else.",
+		Example: "  reconciler verify --rows app.likes --key post_id --count app.posts.like_count\n" +
+			"  reconciler verify --full\n" +
 			"  reconciler verify --counter comments_per_post --key 42\n" +
 			"  reconciler verify --full -o json | jq '.counters[].drifted[]'",
 	}
 	chosen.register(cmd)
+	registerUndeclared(cmd)
+	cmd.Flags().Duration("settle", 0, "how long a change of the application may be under way between row and counter (default reconciler.settle)")
 	output := daemon.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		given, err := undeclared(cmd)
+		if err != nil {
+			return err
+		}
+		seeing := reconciler.Options{DryRun: true, Limit: chosen.limit}
+		if given != nil {
+			return verifyUndeclared(cmd, given, seeing, *output)
+		}
 		c, definitions, options, err := chosen.load(cmd)
+		if err == nil {
+			err = settle(cmd, c)
+		}
 		if err != nil {
 			return err
 		}
 		options.DryRun = true
-		return runOnce(cmd, c, definitions, options, *output, true)
+		return runOnce(cmd, c, definitions, options, once{output: *output, failOnDrift: true})
 	}
 	return cmd
 }
 
+// settle lets the flag of that name go before the setting.
+func settle(cmd *cobra.Command, c *config.Config) error {
+	if !cmd.Flags().Changed("settle") {
+		return nil
+	}
+	d, err := cmd.Flags().GetDuration("settle")
+	if err == nil && d < 0 {
+		err = daemon.Usagef("--settle %s is negative", d)
+	}
+	c.Reconciler.Settle = d
+	return err
+}
+
+// once is how the report of one run is told.
+type once struct {
+	output      daemon.Output
+	failOnDrift bool
+	mend        string // how drift is repaired, "" for the verbs
+}
+
 // runOnce does one run and prints its report.
-func runOnce(cmd *cobra.Command, c *config.Config, definitions []*counter.Definition, options reconciler.Options,
-	output daemon.Output, failOnDrift bool,
-) error {
-	ctx := cmd.Context()
-	client, err := connect(ctx, c, definitions, options)
+func runOnce(cmd *cobra.Command, c *config.Config, definitions []*counter.Definition, options reconciler.Options, told once) error {
+	client, err := connect(cmd.Context(), c, definitions, options)
 	if err != nil {
 		return err
 	}
-	defer deployment.Close(ctx, client)
+	defer deployment.Close(cmd.Context(), client)
+	return onceWith(cmd, client, c, definitions, options, told)
+}
+
+// onceWith is runOnce on a connection.
+func onceWith(cmd *cobra.Command, client *mongo.Client, c *config.Config, definitions []*counter.Definition, options reconciler.Options, told once) error {
 	log := command.Logger(quietLevel(c.Log.Level, options.DryRun || daemon.IsTerminal(os.Stderr)), c.Log.Format)
 	r := reconciler.New(client, c.MongoDB.StateDatabase, definitions, c.Reconciler,
 		reconciler.NewMetrics(prometheus.NewRegistry(), definitions), log)
-	report, failure := r.RunOnce(ctx, options)
-	if output == daemon.JSON {
+	options.Wait, options.Tell = true, func(what string) { tell(cmd, what) }
+	report, failure := r.RunOnce(cmd.Context(), options)
+	var err error
+	if told.output == daemon.JSON {
 		err = daemon.WriteJSON(cmd.OutOrStdout(), report)
 	} else {
-		err = printReport(cmd.OutOrStdout(), report, options)
+		err = printReport(cmd.OutOrStdout(), report, scope{options, definitions, c.Reconciler.Settle})
 	}
 	if err != nil {
 		return err
 	}
-	return outcome{report, failure, failOnDrift, options.DryRun, options.Full}.err()
+	return outcome{report, failure, told.failOnDrift, options.DryRun, options.Full, told.mend}.err()
 }
 
 // quietLevel leaves out of the log what the report says as well, when someone reads both or nothing is written; a run

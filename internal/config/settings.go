@@ -95,7 +95,7 @@ var Settings = []Setting{
 	},
 	{
 		Path: "reconciler.settle", Default: "30s", Unit: "duration",
-		Help: "how long an event may be under way, for Kafka and application counters (not in effect yet)",
+		Help: "how long a change of a counter that the application keeps may be under way between row and counter",
 		bind: func(c *Config) decoder { return duration(&c.Reconciler.Settle, 0) },
 	},
 	{

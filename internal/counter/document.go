@@ -31,11 +31,7 @@ func (d *Definition) Documents(ctx context.Context, client *mongo.Client, which 
 
 // DocumentsOfLanes is Documents that tells to which of so many lanes each belongs.
 func (d *Definition) DocumentsOfLanes(ctx context.Context, client *mongo.Client, which Selection, lanes int) (map[string]Document, error) {
-	projection := bson.D{
-		{Key: d.Target.Base, Value: 1}, {Key: d.Target.Live, Value: 1},
-		{Key: d.Own(FieldTouched), Value: 1}, {Key: d.Own(FieldStamp), Value: 1}, {Key: d.Own(FieldRepair), Value: 1}, {Key: d.Own(FieldDrifted), Value: 1},
-		{Key: d.TotalPath(), Value: 1},
-	}
+	projection := d.projection()
 	if lanes > 1 {
 		projection = append(projection, bson.E{Key: fieldPartition, Value: partition("$_id", lanes)})
 	}
@@ -60,6 +56,19 @@ func (d *Definition) DocumentsOfLanes(ctx context.Context, client *mongo.Client,
 	return found, nil
 }
 
+// projection lists the fields of a counter document that are this counter's.
+func (d *Definition) projection() bson.D {
+	paths := []string{d.Target.Base, d.Target.Live, d.Own(FieldTouched), d.Own(FieldStamp), d.Own(FieldRepair), d.Own(FieldDrifted), d.TotalPath()}
+	if d.ByApplication() {
+		paths = d.shownPaths()
+	}
+	fields := make(bson.D, len(paths))
+	for i, path := range paths {
+		fields[i] = bson.E{Key: path, Value: 1}
+	}
+	return fields
+}
+
 // fieldPartition is the name of what the server works out beside a document's own fields.
 const fieldPartition = "driftlessPartition"
 
@@ -77,6 +86,9 @@ func (d *Definition) rows(client *mongo.Client) *mongo.Collection {
 }
 
 func (d *Definition) document(raw bson.Raw) Document {
+	if d.ByApplication() {
+		return d.shown(raw)
+	}
 	doc := Document{Key: raw.Lookup("_id"), Exists: true}
 	doc.Base, _ = doc.count(raw, d.Target.Base)
 	doc.Live, _ = doc.count(raw, d.Target.Live)

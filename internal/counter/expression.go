@@ -57,11 +57,14 @@ func unstorable(value any, depth int) bson.D {
 }
 
 // weight is what a row adds to its counter: 0 when it does not count.
-func (d *Definition) weight() bson.D {
+func (d *Definition) weight() bson.D { return d.weightUnless(d.SoftDelete) }
+
+// weightUnless is weight with another field, or none, that takes a row out of the count.
+func (d *Definition) weightUnless(softDelete string) bson.D {
 	conditions := bson.A{usableKey("$" + d.Key)}
-	if d.SoftDelete != "" {
+	if softDelete != "" {
 		// Null counts as not deleted; an index cannot tell it from missing, so the covered plan must not either.
-		conditions = append(conditions, op("$in", one("$type", "$"+d.SoftDelete), bson.A{"missing", "null", "undefined"}))
+		conditions = append(conditions, op("$in", one("$type", "$"+softDelete), bson.A{"missing", "null", "undefined"}))
 	}
 	if !d.CountIf.IsZero() {
 		conditions = append(conditions, d.CountIf)

@@ -34,19 +34,19 @@ var brackets = []bracket{
 	{"maxKey", []string{"maxKey"}},
 }
 
-// wholeScan is how many times larger ranges are when each of them scans all rows.
-const wholeScan = 50
+// WholeScan is how many times larger ranges are when each of them scans all rows.
+const WholeScan = 50
 
 // Ranges divides all keys, of rows and of counter documents, into selections that do not overlap and leave none out,
 // each of about rowsPerRange rows or documents, or far more where no index finds a range. The bounds are a sorted
 // random sample of keys: exactness does not depend on them, only evenness does.
 func (d *Definition) Ranges(ctx context.Context, client *mongo.Client, rowsPerRange int64) ([]Selection, error) {
-	indexed, err := d.rangesIndexed(ctx, client)
+	indexed, err := d.RangesIndexed(ctx, client)
 	if err != nil {
 		return nil, fmt.Errorf("divide keys of %s: %w", d.Name, err)
 	}
 	if !indexed {
-		rowsPerRange *= wholeScan
+		rowsPerRange *= WholeScan
 	}
 	fromRows, err := sample(ctx, d.rows(client), d.Key, rowsPerRange)
 	if err != nil {
@@ -67,10 +67,10 @@ func (d *Definition) Ranges(ctx context.Context, client *mongo.Client, rowsPerRa
 	return divide(bounds), nil
 }
 
-// rangesIndexed reports whether the server finds a range of keys without reading all others. It does not where there is
+// RangesIndexed reports whether the server finds a range of keys without reading all others. It does not where there is
 // no index, nor where a row has an array for its key: the bounds of an index with several entries a row cannot be used
 // together.
-func (d *Definition) rangesIndexed(ctx context.Context, client *mongo.Client) (bool, error) {
+func (d *Definition) RangesIndexed(ctx context.Context, client *mongo.Client) (bool, error) {
 	plan, err := database(client, d.Rows.Database).RunCommand(ctx, bson.D{
 		{Key: "explain", Value: bson.D{
 			{Key: "find", Value: d.Rows.Collection},

@@ -101,17 +101,25 @@ const (
 // Chunks lists keys in selections that each fit into one command: a key that is larger is alone.
 func Chunks(keys []bson.RawValue) []Selection {
 	var chunks []Selection
+	for _, chunk := range ListedChunks(keys) {
+		chunks = append(chunks, Listed(chunk))
+	}
+	return chunks
+}
+
+// ListedChunks cuts keys so that each part fits into one command when it is listed.
+func ListedChunks(keys []bson.RawValue) (chunks [][]bson.RawValue) {
 	first, bytes := 0, 0
 	for i, key := range keys {
 		size := len(key.Value) + keyOverhead
 		if i > first && bytes+size > maxListedBytes {
-			chunks = append(chunks, Listed(keys[first:i]))
+			chunks = append(chunks, keys[first:i])
 			first, bytes = i, 0
 		}
 		bytes += size
 	}
 	if first < len(keys) {
-		chunks = append(chunks, Listed(keys[first:]))
+		chunks = append(chunks, keys[first:])
 	}
 	return chunks
 }

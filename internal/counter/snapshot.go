@@ -29,3 +29,19 @@ func Snapshot(ctx context.Context, client *mongo.Client, at bson.Timestamp, read
 // IsSnapshotGone reports whether the server no longer keeps the snapshot that was asked for: by default it keeps 300
 // seconds. SnapshotTooOld, SnapshotUnavailable.
 func IsSnapshotGone(err error) bool { return stream.HasCode(err, 239, 246) }
+
+// LastWrite is the cluster time of the primary's last write, a majority has it or not. Anybody may ask.
+func LastWrite(ctx context.Context, client *mongo.Client) (bson.Timestamp, error) {
+	var hello struct {
+		LastWrite struct {
+			OpTime struct {
+				At bson.Timestamp `bson:"ts"`
+			} `bson:"opTime"`
+		} `bson:"lastWrite"`
+	}
+	err := database(client, "admin").RunCommand(ctx, one("hello", 1)).Decode(&hello)
+	if err != nil {
+		return bson.Timestamp{}, fmt.Errorf("ask for the last write: %w", err)
+	}
+	return hello.LastWrite.OpTime.At, nil
+}

@@ -66,7 +66,7 @@ const (
 	skipRefused    = "refused"     // its document refuses the repair
 	skipHeld       = "held"        // too many have drifted: it waits for an approval
 	skipUndone     = "undone"      // its last repair was taken back, and it is not released
-	skipBusy       = "busy"        // its document is written to all the time
+	skipBusy       = "busy"        // its document, or its rows, are written to all the time
 )
 
 // largest bounds what is judged: four such numbers still add up within 64 bits, here and on the server, which would

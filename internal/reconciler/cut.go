@@ -237,8 +237,13 @@ func (p *pass) insist(ctx context.Context, try func() error) error {
 }
 
 func (p *pass) retry(ctx context.Context, try func() error, again func(error) bool) error {
+	return retryFor(ctx, p.patience, try, again)
+}
+
+// retryFor calls try until it succeeds, fails with what another try cannot help, or the patience is over.
+func retryFor(ctx context.Context, patience time.Duration, try func() error, again func(error) bool) error {
 	policy := backoff.NewExponentialBackOff(backoff.WithInitialInterval(20*time.Millisecond),
-		backoff.WithMaxInterval(500*time.Millisecond), backoff.WithMaxElapsedTime(p.patience))
+		backoff.WithMaxInterval(500*time.Millisecond), backoff.WithMaxElapsedTime(patience))
 	return backoff.Retry(func() error {
 		err := try()
 		if err != nil && !again(err) {

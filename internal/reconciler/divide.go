@@ -23,7 +23,7 @@ func (p *pass) within(ctx context.Context, which counter.Selection) error {
 		return err
 	}
 	if key, single := singleKey(which); single {
-		if err := p.leaveOut(failed, logkey.Key, ExtendedJSON{key}.String()); err != nil || p.options.DryRun {
+		if err := p.leaveOut(failed, logkey.Key, ExtendedJSON{key}.String()); err != nil || p.options.DryRun || p.definition.ByApplication() {
 			return err
 		}
 		return p.definition.Touch(ctx, p.states, []bson.RawValue{key})

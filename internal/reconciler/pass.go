@@ -32,10 +32,14 @@ type pass struct {
 	seen    map[string]bool     // keys compared by their mark in the state database, which a page or range may hold as well
 	leftOut int                 // keys and ranges that could not be counted
 	ranges  []counter.Selection // of a full pass
+	closer  closer              // of a counter that the application increments itself
 }
 
 // look compares what the options ask for: one key, all keys, or those touched since the last run.
 func (p *pass) look(ctx context.Context) error {
+	if p.definition.ByApplication() {
+		return p.lookApplication(ctx)
+	}
 	if p.target.err != nil {
 		return p.target.err
 	}
@@ -108,6 +112,11 @@ func (p *pass) full(ctx context.Context) error {
 	if err := p.pages(ctx, p.definition.MarkedApart(p.client, p.states, p.settings.BatchKeys)); err != nil {
 		return err
 	}
+	return p.everyRange(ctx)
+}
+
+// everyRange compares every key of rows and of counter documents, range by range.
+func (p *pass) everyRange(ctx context.Context) error {
 	err := p.insist(ctx, func() (err error) {
 		p.ranges, err = p.definition.Ranges(ctx, p.client, p.rowsPerRange)
 		return err
@@ -183,6 +192,12 @@ func (p *pass) batch(ctx context.Context, which counter.Selection, marks []count
 		p.heart.Beat()
 	}
 	began, checked, rows := time.Now(), p.report.Checked, p.report.rows
+	if p.definition.ByApplication() {
+		if err := p.firstLook(ctx, which); err != nil {
+			return err
+		}
+		return p.pace.did(ctx, began, p.report.Checked-checked, p.report.rows-rows)
+	}
 	var v view
 	err := p.waitFor(ctx, func() (err error) {
 		v, err = p.read(ctx, which)

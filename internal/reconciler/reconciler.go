@@ -32,7 +32,9 @@ type Options struct {
 	// Approved are counters whose repairs are made however many keys have drifted, and the only ones to look at; nil for
 	// all, with the guard.
 	Approved []string
-	Limit    int // drifted keys to report, the largest; 0 for all
+	Limit    int          // drifted keys to report, the largest; 0 for all
+	Wait     bool         // a second time for counters of the application that were just being written to
+	Tell     func(string) // is told what a run waits for; nil for nobody
 }
 
 // Reconciler runs over the counters of one configuration.
@@ -88,7 +90,7 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 			report:   &CounterReport{Counter: d.Name, Skipped: map[string]int64{}, Drifted: []Drifted{}, complete: true},
 			patience: r.settings.JudgeTimeout,
 		}
-		if o.Key.IsZero() {
+		if o.Key.IsZero() && !d.ByApplication() {
 			passes[i].target.err = passes[i].sight(ctx)
 		}
 	}

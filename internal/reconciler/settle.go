@@ -197,18 +197,24 @@ func positionInWords(t bson.Timestamp) string {
 // touched up to the position where the pass began was listed after it, and compared there or later.
 func (p *pass) conclude(ctx context.Context) {
 	through := p.began.through()
+	kept := p.definition.ByApplication()
+	if kept {
+		through = p.closer.first
+	}
 	whole := p.options.Key.IsZero() && p.report.complete
 	if p.report.complete && !through.IsZero() {
 		p.report.VerifiedThrough = time.Unix(int64(through.T), 0).UTC()
 	}
-	if whole && !p.options.DryRun && !through.IsZero() {
+	if whole && !p.options.DryRun && !through.IsZero() && !kept {
 		if err := p.states.Verified(context.WithoutCancel(ctx), p.began.state, through); err != nil {
 			p.log.Warn("verified position not recorded", logkey.Counter, p.definition.Name, logkey.Error, err)
 		}
 	}
 	if p.options.Key.IsZero() {
 		p.metrics.passed(p.report, whole)
-		p.backlog(ctx, whole)
+		if !kept { // what the application increments has no marks
+			p.backlog(ctx, whole)
+		}
 	}
 	p.tellUndone()
 	if d := p.report.Drift; d.Keys > 0 {

@@ -1,0 +1,430 @@
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"driftless/internal/checkpoint"
+	"driftless/internal/counter"
+	"driftless/internal/logkey"
+)
+
+// Counters that the application increments itself have no position at which they could be judged. A pass compares all keys
+// once, each range in one snapshot, and looks closer at those that differ: at two snapshots that lie further apart than a
+// change may be under way. The server keeps snapshots of the last minutes, so that the earlier of the two needs no wait.
+
+// moments is at most how many moments between two looks the display is read at.
+const moments = 14
+
+// closer is the part of a pass that looks closer.
+type closer struct {
+	suspects []bson.RawValue // differed at the first look
+	first    bson.Timestamp  // of the first snapshot
+	indexed  bool            // the rows of a key are found without reading all others
+	forgets  bool            // the server keeps no snapshot from before a change may have been under way
+	since    bson.Timestamp  // the last write when the wait ended: what the looks after it have to know
+}
+
+// lookApplication compares what the options ask for: one key, or all of them.
+func (p *pass) lookApplication(ctx context.Context) error {
+	if err := p.insist(ctx, func() error { return p.present(ctx) }); err != nil {
+		return err
+	}
+	err := p.insist(ctx, func() (err error) {
+		p.closer.indexed, err = p.definition.RangesIndexed(ctx, p.client)
+		return err
+	})
+	switch {
+	case err != nil:
+		return err
+	case !p.options.Key.IsZero():
+		err = p.keys(ctx, []counter.Touched{{Key: p.options.Key}})
+	default:
+		err = p.everyRange(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return p.lookCloser(ctx)
+}
+
+// present returns *unjudgedError when one of the two collections is not there: a snapshot read of it finds nothing, and
+// every counter would be wrong.
+func (p *pass) present(ctx context.Context) error {
+	d := p.definition
+	for _, c := range []struct{ database, collection, what, skip string }{
+		{d.Rows.Database, d.Rows.Collection, "rows", skipNoRows}, {d.Target.Database, d.Target.Collection, "counter documents", skipNoTarget},
+	} {
+		there, err := counter.Present(ctx, p.client, c.database, c.collection)
+		if err != nil {
+			return err
+		}
+		if !there {
+			return &unjudgedError{c.skip, fmt.Sprintf("collection %s.%s of the %s does not exist, or the user may not read it: correct the name, or grant find on it",
+				c.database, c.collection, c.what)}
+		}
+	}
+	return nil
+}
+
+// firstLook compares one selection in one snapshot. What differs is looked at closer later.
+func (p *pass) firstLook(ctx context.Context, which counter.Selection) error {
+	var documents map[string]counter.Document
+	var truths map[string]counter.Truth
+	var rows int64
+	err := p.waitFor(ctx, func() error {
+		started := time.Now()
+		err := counter.Snapshot(ctx, p.client, bson.Timestamp{}, func(ctx context.Context) (err error) {
+			if documents, err = p.definition.Documents(ctx, p.client, which); err != nil {
+				return err
+			}
+			if p.closer.first.IsZero() {
+				p.closer.first = mongo.SessionFromContext(ctx).SnapshotTime()
+			}
+			truths, rows, err = p.definition.Count(ctx, p.client, which)
+			return err
+		})
+		if err == nil {
+			err = p.present(ctx)
+		}
+		return p.verdictOn(err, bson.Timestamp{}, time.Since(started))
+	})
+	if err != nil {
+		return err
+	}
+	p.report.rows += rows
+	p.sift(documents, truths)
+	return nil
+}
+
+// sift sorts out what needs no second look: what is right, and what cannot be compared.
+func (p *pass) sift(documents map[string]counter.Document, truths map[string]counter.Truth) {
+	readings := readingsOf(view{documents: documents, truths: truths}, nil)
+	for _, key := range slices.Sorted(maps.Keys(readings)) {
+		r := readings[key]
+		v := verdict{key: r.truth.Key, marked: true}
+		if r.document.Exists || v.key.IsZero() {
+			v.key = r.document.Key
+		}
+		v.skip, v.why = fitness(r.document, r.truth)
+		switch {
+		case v.skip != "":
+			p.setApart(v)
+		case !r.document.Exists && !p.definition.Target.Upsert:
+			v.skip, v.why = skipNoDocument, fmt.Sprintf("there is no counter document for %d rows, and upsert is off", r.truth.N)
+			p.setApart(v)
+		case r.document.Base+r.document.Live == r.truth.N:
+			p.report.Checked++
+		default:
+			p.closer.suspects = append(p.closer.suspects, v.key)
+		}
+	}
+}
+
+// lookCloser looks again at what differs: without a wait where the server keeps a snapshot from long enough ago, and
+// after one at what had changed since then, unless the next run comes soon anyway.
+func (p *pass) lookCloser(ctx context.Context) error {
+	open, err := p.looks(ctx, p.closer.suspects, nil)
+	if err != nil {
+		return err
+	}
+	if len(open) > 0 && (p.options.Wait || p.closer.forgets) {
+		if err := p.waitToSettle(ctx, open); err != nil {
+			return err
+		}
+		if open, err = p.looks(ctx, keysOf(open), open); err != nil {
+			return err
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(open)) {
+		p.busy(open[key])
+	}
+	return nil
+}
+
+// seenAt is a look, when it was, and at which key.
+type seenAt struct {
+	look
+	key bson.RawValue
+	at  bson.Timestamp
+}
+
+// looks judges keys, in batches, and returns by canonical key what is not settled yet. before are earlier looks, for a
+// server that keeps no snapshots long enough.
+func (p *pass) looks(ctx context.Context, keys []bson.RawValue, before map[string]seenAt) (map[string]seenAt, error) {
+	size := p.settings.BatchKeys
+	if !p.closer.indexed {
+		size *= counter.WholeScan // each batch reads all rows
+	}
+	open := map[string]seenAt{}
+	for batch := range slices.Chunk(keys, size) {
+		for _, chunk := range counter.ListedChunks(batch) {
+			if err := p.lookAt(ctx, chunk, before, open); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return open, nil
+}
+
+// lookAt judges listed keys: fewer at once when their rows cannot be counted, and at last without the one.
+func (p *pass) lookAt(ctx context.Context, keys []bson.RawValue, before, open map[string]seenAt) error {
+	if p.heart != nil {
+		p.heart.Beat()
+	}
+	found, err := p.judgeAt(ctx, keys, before)
+	var failed *uncountedError
+	switch half := len(keys) / 2; {
+	case err == nil:
+		return p.conclusions(ctx, found, open)
+	case !errors.As(err, &failed):
+		return err
+	case half == 0:
+		return p.leaveOut(failed, logkey.Key, ExtendedJSON{keys[0]}.String())
+	default:
+		if err := p.lookAt(ctx, keys[:half], before, open); err != nil {
+			return err
+		}
+		return p.lookAt(ctx, keys[half:], before, open)
+	}
+}
+
+// judged is what looks at one key came to.
+type judged struct {
+	seenAt
+	opinion opinion
+}
+
+// judgeAt reads what the judgement of some keys takes. Nothing has been reported when it fails.
+func (p *pass) judgeAt(ctx context.Context, keys []bson.RawValue, before map[string]seenAt) ([]judged, error) {
+	now, at, err := p.glance(ctx, keys, bson.Timestamp{})
+	if err != nil {
+		return nil, err
+	}
+	var differ []bson.RawValue
+	for _, key := range keys {
+		if now[counter.Canonical(key)].off() != 0 {
+			differ = append(differ, key)
+		}
+	}
+	back := p.history
+	if before != nil {
+		back = func(ctx context.Context, keys []bson.RawValue, at bson.Timestamp) (map[string]*look, map[string][]int64, error) {
+			return p.sinceBefore(ctx, keys, before, at)
+		}
+	}
+	earlier, between, err := back(ctx, differ, at)
+	if err != nil {
+		return nil, err
+	}
+	found := make([]judged, len(keys))
+	for i, key := range keys {
+		canonical := counter.Canonical(key)
+		found[i] = judged{seenAt{now[canonical], key, at}, judgeLooks(earlier[canonical], between[canonical], now[canonical])}
+	}
+	return found, nil
+}
+
+// sinceBefore returns the looks from before the wait, and what was displayed since.
+func (p *pass) sinceBefore(ctx context.Context, keys []bson.RawValue, before map[string]seenAt, at bson.Timestamp) (map[string]*look, map[string][]int64, error) {
+	earlier := map[string]*look{}
+	var from bson.Timestamp
+	for _, key := range keys {
+		if b, known := before[counter.Canonical(key)]; known {
+			earlier[counter.Canonical(key)] = &b.look
+			if from.Before(b.at) {
+				from = b.at
+			}
+		}
+	}
+	if len(earlier) == 0 || p.closer.forgets {
+		return earlier, nil, nil
+	}
+	between, err := p.displayedBetween(ctx, keys, from.T, at.T)
+	return earlier, between, err
+}
+
+// history looks back from a moment: at the keys as they were when a change under way then has come to its end by now, and
+// at what was displayed since. Both are nil where the server keeps no such snapshot.
+func (p *pass) history(ctx context.Context, keys []bson.RawValue, at bson.Timestamp) (map[string]*look, map[string][]int64, error) {
+	span := p.settleSeconds()
+	if len(keys) == 0 || p.closer.forgets || at.T <= span {
+		return nil, nil, nil
+	}
+	then, _, err := p.glance(ctx, keys, bson.Timestamp{T: at.T - span})
+	if isStale(err) {
+		p.closer.forgets = true
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	earlier := make(map[string]*look, len(then))
+	for key, l := range then {
+		earlier[key] = &l
+	}
+	between, err := p.displayedBetween(ctx, keys, at.T-span, at.T)
+	return earlier, between, err
+}
+
+// isStale reports whether the server keeps no such snapshot, or has lost it meanwhile.
+func isStale(err error) bool {
+	var unjudged *unjudgedError
+	var uncounted *uncountedError
+	return errors.As(err, &unjudged) && unjudged.reason == skipStale || errors.As(err, &uncounted) && uncounted.reason == skipStale
+}
+
+// displayedBetween lists what was displayed at some moments between two, as far back as the server keeps them.
+func (p *pass) displayedBetween(ctx context.Context, keys []bson.RawValue, from, to uint32) (map[string][]int64, error) {
+	between := map[string][]int64{}
+	step := max(1, (to-from)/moments)
+	for t := from + step; t < to; t += step {
+		if err := p.displayedAt(ctx, keys, bson.Timestamp{T: t}, between); err != nil && !isStale(err) {
+			return nil, err
+		}
+	}
+	return between, nil
+}
+
+// glance looks at keys in one snapshot: at the given time, which is not waited for, or the latest.
+func (p *pass) glance(ctx context.Context, keys []bson.RawValue, at bson.Timestamp) (looks map[string]look, taken bson.Timestamp, err error) {
+	try := func() error {
+		started := time.Now()
+		err := counter.Snapshot(ctx, p.client, at, func(ctx context.Context) (err error) {
+			looks, taken, err = p.glanceIn(ctx, keys)
+			return err
+		})
+		if err == nil {
+			err = p.present(ctx)
+		}
+		if err == nil && at.IsZero() && taken.Before(p.closer.since) {
+			err = &unjudgedError{skipStale, "a majority of the members lags behind the primary"}
+		}
+		return p.verdictOn(err, at, time.Since(started))
+	}
+	if !at.IsZero() {
+		err = p.insist(ctx, try)
+		return looks, at, err
+	}
+	err = p.waitFor(ctx, try)
+	return looks, taken, err
+}
+
+// glanceIn looks at keys in the session in ctx.
+func (p *pass) glanceIn(ctx context.Context, keys []bson.RawValue) (map[string]look, bson.Timestamp, error) {
+	which := counter.Listed(keys)
+	documents, err := p.definition.Documents(ctx, p.client, which)
+	if err != nil {
+		return nil, bson.Timestamp{}, err
+	}
+	taken := mongo.SessionFromContext(ctx).SnapshotTime()
+	details, err := p.definition.Details(ctx, p.client, which, time.Unix(int64(taken.T), 0).Add(-p.settings.Settle))
+	if err != nil {
+		return nil, bson.Timestamp{}, err
+	}
+	looks := make(map[string]look, len(keys))
+	for _, key := range keys {
+		canonical := counter.Canonical(key)
+		looks[canonical] = look{documents[canonical], details[canonical]}
+	}
+	return looks, taken, nil
+}
+
+// displayedAt adds what was displayed at a time.
+func (p *pass) displayedAt(ctx context.Context, keys []bson.RawValue, at bson.Timestamp, to map[string][]int64) error {
+	return p.insist(ctx, func() error {
+		started := time.Now()
+		var documents map[string]counter.Document
+		err := counter.Snapshot(ctx, p.client, at, func(ctx context.Context) (err error) {
+			documents, err = p.definition.Documents(ctx, p.client, counter.Listed(keys))
+			return err
+		})
+		if err != nil {
+			return p.verdictOn(err, at, time.Since(started))
+		}
+		for _, key := range keys {
+			canonical := counter.Canonical(key)
+			to[canonical] = append(to[canonical], look{document: documents[canonical]}.displayed())
+		}
+		return nil
+	})
+}
+
+// settleSeconds is how long a change may be under way, in the whole seconds that cluster times are made of.
+func (p *pass) settleSeconds() uint32 {
+	return uint32(max(time.Second, p.settings.Settle+time.Second-1) / time.Second) //nolint:gosec // not negative, and years at most
+}
+
+// waitToSettle waits until what was under way at the looks has come to its end, and finds out which write a later look has
+// to know to have seen that.
+func (p *pass) waitToSettle(ctx context.Context, open map[string]seenAt) error {
+	p.tell(fmt.Sprintf("%s: %d of the keys that differ may have changes under way; looking at them again in %s",
+		p.definition.Name, len(open), p.settings.Settle))
+	if p.heart != nil {
+		p.heart.Waiting()
+		defer p.heart.Beat()
+	}
+	timer := time.NewTimer(p.settings.Settle)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+	}
+	return p.insist(ctx, func() (err error) {
+		p.closer.since, err = counter.LastWrite(ctx, p.client)
+		return err
+	})
+}
+
+func keysOf(open map[string]seenAt) []bson.RawValue {
+	keys := make([]bson.RawValue, 0, len(open))
+	for _, key := range slices.Sorted(maps.Keys(open)) {
+		keys = append(keys, open[key].key)
+	}
+	return keys
+}
+
+// tell says what a pass waits for, to whoever runs it by hand.
+func (p *pass) tell(what string) {
+	if p.options.Tell != nil {
+		p.options.Tell(what)
+	}
+}
+
+// conclusions reports what is settled, and keeps what is not in open.
+func (p *pass) conclusions(_ context.Context, found []judged, open map[string]seenAt) error {
+	for _, f := range found {
+		switch f.opinion {
+		case right:
+			p.report.Checked++
+		case unsettled:
+			open[counter.Canonical(f.key)] = f.seenAt
+		case unfit:
+			v := verdict{key: f.key, marked: true}
+			v.skip, v.why = fitness(f.document, f.detail.Truth)
+			p.setApart(v)
+		case wrong:
+			p.report.Checked++
+			v := verdict{key: f.key, displayed: f.displayed(), truth: f.detail.N, drift: f.off(), cause: CauseUnknown}
+			if !f.document.Exists {
+				v.cause = CauseNoDocument
+			}
+			p.wrong(view{standing: standing{lanes: []checkpoint.Checkpoint{{Position: f.at}}}}, v)
+		}
+	}
+	return nil
+}
+
+// busy reports a key that differs and is written to so often that nobody knows what of it is under way.
+func (p *pass) busy(l seenAt) {
+	p.setApart(verdict{key: l.key, marked: true, skip: skipBusy, why: fmt.Sprintf(
+		"displays %d for %d, and was written to within %s: it may be under way", l.displayed(), l.detail.N, p.settings.Settle)})
+}
