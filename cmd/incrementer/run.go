@@ -35,10 +35,16 @@ func runCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return daemon.CleanStop(cmd.Context(), run(cmd.Context(), c, definitions))
+			if len(c.Sources) == 0 {
+				return daemon.WithExitCode(errNothingToFollow, daemon.Config)
+			}
+			return daemon.CleanStop(cmd.Context(), run(cmd.Context(), c, counter.Followed(definitions)))
 		},
 	}
 }
+
+// errNothingToFollow: a file may declare only counters that the application keeps.
+var errNothingToFollow = errors.New("there is nothing to follow: the configuration declares no sources, only counters that the application keeps, which `reconciler run` looks after")
 
 // run wires the process: connect, look whether setup was run, the lanes of every source, one port, and this instance
 // among those that share the lanes.

@@ -83,7 +83,7 @@ func statusCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		s, err := readStatus(cmd.Context(), c, definitions)
+		s, err := readStatus(cmd.Context(), c, counter.Followed(definitions))
 		if err != nil {
 			return err
 		}

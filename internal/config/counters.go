@@ -136,9 +136,22 @@ func (r *reader) fillTarget(path string, c *Counter) {
 		r.checkCount(path, c)
 		return
 	}
+	if c.Source == Application {
+		r.checkSplit(path, c)
+	}
 	r.setDefault(path+".base", &t.Base, "base_count")
 	r.setDefault(path+".live", &t.Live, "live_delta")
 	r.setDefault(path+".reconciled_at", &t.ReconciledAt, "reconciled_at")
+}
+
+// checkSplit holds base and live that the application keeps to what we can do with them.
+func (r *reader) checkSplit(path string, c *Counter) {
+	if c.Target.Total != "" {
+		r.faultAt(path+".total", "is kept by the incrementer, which does not follow source: application: remove it")
+	}
+	if repair := c.path() + ".repair"; c.Repair == "overwrite" {
+		r.faultAt(repair, "is overwrite, which is for target.count alone, and base and live are never overwritten: set it to difference, or remove it")
+	}
 }
 
 // setDefault leaves alone what the file has, right or wrong.

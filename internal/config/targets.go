@@ -69,9 +69,4 @@ func (r *reader) refuseUnsupported() {
 			r.faultAt(path+".kafka", "not supported yet")
 		}
 	}
-	for _, c := range r.config.Counters {
-		if path := c.path(); c.Source == Application && !r.faults.within(path) {
-			r.faultAt(path+".source", "%s: not supported yet", Application)
-		}
-	}
 }

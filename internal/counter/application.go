@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -16,6 +17,11 @@ import (
 
 // ByApplication reports whether the application increments the counter itself: there is no lane, no position, no mark.
 func (d *Definition) ByApplication() bool { return d.Source == config.Application }
+
+// Followed leaves out the counters that the application increments itself: the incrementer knows nothing of them.
+func Followed(ds []*Definition) []*Definition {
+	return slices.DeleteFunc(slices.Clone(ds), (*Definition).ByApplication)
+}
 
 // shownPaths are the fields whose sum the application displays: one, or base and live.
 func (d *Definition) shownPaths() []string {
@@ -29,6 +35,7 @@ func (d *Definition) shownPaths() []string {
 func (d *Definition) shown(raw bson.Raw) Document {
 	doc := Document{Key: raw.Lookup("_id"), Exists: true}
 	doc.Base = doc.whole(raw, cmp.Or(d.Target.Count, d.Target.Base))
+	doc.Kind = lookup(raw, d.Target.Count).Type
 	if d.Target.Count == "" {
 		doc.Live = doc.whole(raw, d.Target.Live)
 	}

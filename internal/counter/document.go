@@ -21,6 +21,7 @@ type Document struct {
 	Repair            bson.ObjectID // of the last repair, zero for none
 	Drifted           bool          // the last repair found it wrong
 	Bad               string        // why the document cannot be judged: a field of another type
+	Kind              bson.Type     // of the single field that the application keeps, 0 when it is missing
 	Partition         int           // of the lanes that were asked for, the one that the key belongs to
 }
 

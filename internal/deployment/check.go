@@ -85,9 +85,17 @@ func (k *checker) looks() []func(context.Context) []Finding {
 		k.server, k.members, k.defaultWriteConcern, k.privileges, k.setup, k.targets, k.expressions,
 	}
 	if k.use == Follow {
-		return append(all, k.oplog, k.imageExpiry, k.setIdentity, k.lanes)
+		return append(all, k.sources, k.oplog, k.imageExpiry, k.setIdentity, k.lanes)
 	}
 	return append(all, k.snapshots)
+}
+
+// sources looks whether there is anything to follow.
+func (k *checker) sources(context.Context) []Finding {
+	if len(k.config.Sources) > 0 {
+		return nil
+	}
+	return []Finding{{Fail, "sources", "none are declared: there is nothing to follow", "run the reconciler alone, or declare a source"}}
 }
 
 // unconnected is the only finding where there is no connection.
@@ -126,7 +134,7 @@ func Optional(definitions []*counter.Definition, use Use) []Privilege {
 func remake(definitions []*counter.Definition) []Privilege {
 	var all privileges
 	for _, d := range definitions {
-		if d.Target.Upsert {
+		if d.Target.Upsert && !d.ByApplication() {
 			all.add(d.Target.Database, d.Target.Collection, "createIndex")
 		}
 	}

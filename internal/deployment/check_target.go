@@ -25,7 +25,7 @@ func (k *checker) targets(ctx context.Context) []Finding {
 	var seen []string
 	for _, d := range k.definitions {
 		name := d.Target.Database + "." + d.Target.Collection
-		if slices.Contains(seen, name) || k.hasFault("counter "+d.Name) {
+		if d.ByApplication() || slices.Contains(seen, name) || k.hasFault("counter "+d.Name) {
 			continue
 		}
 		seen = append(seen, name)
@@ -69,7 +69,7 @@ func (k *checker) fieldsIn(name string) []string {
 	paths := []string{"_id", "driftless"}
 	for _, d := range k.definitions {
 		if t := d.Target; t.Database+"."+t.Collection == name {
-			paths = append(paths, t.Base, t.Live, t.Total, t.ReconciledAt)
+			paths = append(paths, t.Base, t.Live, t.Count, t.Total, t.ReconciledAt)
 		}
 	}
 	return paths

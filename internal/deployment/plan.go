@@ -60,6 +60,7 @@ func Plan(ctx context.Context, client *mongo.Client, c *config.Config, definitio
 type past struct {
 	states   map[string]counter.State // by counter: what was counted before
 	followed map[string]bool          // by source: what was followed before
+	unasked  bool                     // the use does without the state database
 }
 
 func readPast(ctx context.Context, client *mongo.Client, stateDatabase string) (past, error) {
@@ -72,7 +73,7 @@ func readPast(ctx context.Context, client *mongo.Client, stateDatabase string) (
 	for _, lane := range lanes {
 		followed[checkpoint.SourceOf(lane)] = true
 	}
-	return past{states, followed}, err
+	return past{states: states, followed: followed}, err
 }
 
 // plan is Plan where some of it has been at work before.
@@ -87,7 +88,9 @@ func plan(ctx context.Context, client *mongo.Client, c *config.Config, definitio
 	for _, d := range definitions {
 		faults = append(faults, p.target(ctx, d), p.rows(ctx, c, d))
 	}
-	faults = append(faults, p.stateDatabase(ctx, c.MongoDB.StateDatabase))
+	if !before.unasked {
+		faults = append(faults, p.stateDatabase(ctx, c.MongoDB.StateDatabase))
+	}
 	return p.steps, errors.Join(faults...)
 }
 
@@ -97,9 +100,12 @@ func Ready(ctx context.Context, client *mongo.Client, c *config.Config, definiti
 	if err := Permitted(ctx, client, Privileges(c, definitions, use)); err != nil {
 		return err
 	}
-	before, err := readPast(ctx, client, c.MongoDB.StateDatabase)
-	if err != nil {
-		return err
+	before := past{unasked: !needsState(definitions, use)}
+	if !before.unasked {
+		var err error
+		if before, err = readPast(ctx, client, c.MongoDB.StateDatabase); err != nil {
+			return err
+		}
 	}
 	steps, err := plan(ctx, client, c, definitions, before)
 	if err != nil {
@@ -110,6 +116,12 @@ func Ready(ctx context.Context, client *mongo.Client, c *config.Config, definiti
 		return nil
 	}
 	return fmt.Errorf("%w: run `incrementer setup` first, it would %s%s", ErrNotSetUp, required[0].What, andMore(len(required)-1))
+}
+
+// needsState reports whether a use looks into the state database. It says nothing about counters of the application, so
+// that comparing these alone needs no setup.
+func needsState(definitions []*counter.Definition, use Use) bool {
+	return use != Verify || len(definitions) == 0 || len(counter.Followed(definitions)) > 0
 }
 
 func andMore(n int) string {
@@ -225,8 +237,8 @@ func (p *planner) target(ctx context.Context, d *counter.Definition) error {
 			return &Fault{d.Pos, "counter " + d.Name, fmt.Sprintf("target collection %s.%s %s", t.Database, t.Collection, found), fix}
 		}
 	}
-	if !t.Upsert {
-		return nil // its marks stand in the state database
+	if !t.Upsert || d.ByApplication() {
+		return nil // its marks stand in the state database, or there are none
 	}
 	return p.index(ctx, t.Database, t.Collection, d.TouchedIndex(), why)
 }

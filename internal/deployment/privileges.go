@@ -87,12 +87,18 @@ func Privileges(c *config.Config, definitions []*counter.Definition, use Use) []
 		}
 	}
 	for _, d := range definitions {
+		if use == Follow && d.ByApplication() {
+			continue
+		}
 		all.add(d.Rows.Database, "", "listCollections")
 		all.add(d.Rows.Database, d.Rows.Collection, need.rows...)
 		all.add(d.Rows.Database, d.Rows.Collection, "listIndexes")
 		all.add(d.Target.Database, "", "listCollections")
-		all.add(d.Target.Database, d.Target.Collection, need.of(d.Target)...)
+		all.add(d.Target.Database, d.Target.Collection, need.of(d)...)
 		all.add(d.Target.Database, d.Target.Collection, "listIndexes")
+	}
+	if !needsState(definitions, use) {
+		return all
 	}
 	all.add(c.MongoDB.StateDatabase, "", "listCollections")
 	for _, name := range own {
@@ -102,13 +108,11 @@ func Privileges(c *config.Config, definitions []*counter.Definition, use Use) []
 	return all
 }
 
-// of leaves out what a target never sees in which no documents are made.
-func (n needs) of(t config.Target) []string {
-	if t.Upsert {
-		return n.target
-	}
+// of leaves out what a target never sees in which no documents are made, or no marks of touched keys.
+func (n needs) of(d *counter.Definition) []string {
 	return slices.DeleteFunc(slices.Clone(n.target), func(action string) bool {
-		return action == "insert" || action == "createCollection" || action == "createIndex"
+		makes := action == "insert" || action == "createCollection" || action == "createIndex"
+		return makes && !d.Target.Upsert || action == "createIndex" && d.ByApplication()
 	})
 }
 

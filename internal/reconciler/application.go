@@ -20,6 +20,10 @@ import (
 // once, each range in one snapshot, and looks closer at those that differ: at two snapshots that lie further apart than a
 // change may be under way. The server keeps snapshots of the last minutes, so that the earlier of the two needs no wait.
 
+// restFactor is how many times as long as its last pass took a counter is left alone by the loop: there are no marks that
+// would tell which keys to look at, and looking at all of them may take a tenth of the time.
+const restFactor = 9
+
 // moments is at most how many moments between two looks the display is read at.
 const moments = 14
 
@@ -29,7 +33,8 @@ type closer struct {
 	first    bson.Timestamp  // of the first snapshot
 	indexed  bool            // the rows of a key are found without reading all others
 	forgets  bool            // the server keeps no snapshot from before a change may have been under way
-	since    bson.Timestamp  // the last write when the wait ended: what the looks after it have to know
+	waited   time.Duration
+	since    bson.Timestamp // the last write when the wait ended: what the looks after it have to know
 }
 
 // lookApplication compares what the options ask for: one key, or all of them.
@@ -75,7 +80,7 @@ func (p *pass) present(ctx context.Context) error {
 }
 
 // firstLook compares one selection in one snapshot. What differs is looked at closer later.
-func (p *pass) firstLook(ctx context.Context, which counter.Selection) error {
+func (p *pass) firstLook(ctx context.Context, which counter.Selection, listed []counter.Touched) error {
 	var documents map[string]counter.Document
 	var truths map[string]counter.Truth
 	var rows int64
@@ -100,13 +105,12 @@ func (p *pass) firstLook(ctx context.Context, which counter.Selection) error {
 		return err
 	}
 	p.report.rows += rows
-	p.sift(documents, truths)
+	p.sift(readingsOf(view{documents: documents, truths: truths}, listed))
 	return nil
 }
 
 // sift sorts out what needs no second look: what is right, and what cannot be compared.
-func (p *pass) sift(documents map[string]counter.Document, truths map[string]counter.Truth) {
-	readings := readingsOf(view{documents: documents, truths: truths}, nil)
+func (p *pass) sift(readings map[string]reading) {
 	for _, key := range slices.Sorted(maps.Keys(readings)) {
 		r := readings[key]
 		v := verdict{key: r.truth.Key, marked: true}
@@ -117,11 +121,11 @@ func (p *pass) sift(documents map[string]counter.Document, truths map[string]cou
 		switch {
 		case v.skip != "":
 			p.setApart(v)
+		case r.document.Base+r.document.Live == r.truth.N:
+			p.report.Checked++
 		case !r.document.Exists && !p.definition.Target.Upsert:
 			v.skip, v.why = skipNoDocument, fmt.Sprintf("there is no counter document for %d rows, and upsert is off", r.truth.N)
 			p.setApart(v)
-		case r.document.Base+r.document.Live == r.truth.N:
-			p.report.Checked++
 		default:
 			p.closer.suspects = append(p.closer.suspects, v.key)
 		}
@@ -179,11 +183,15 @@ func (p *pass) lookAt(ctx context.Context, keys []bson.RawValue, before, open ma
 	if p.heart != nil {
 		p.heart.Beat()
 	}
+	began := time.Now()
 	found, err := p.judgeAt(ctx, keys, before)
 	var failed *uncountedError
 	switch half := len(keys) / 2; {
 	case err == nil:
-		return p.conclusions(ctx, found, open)
+		if err := p.conclusions(ctx, found, open); err != nil {
+			return err
+		}
+		return p.pace.did(ctx, began, int64(len(keys)), rowsOf(found))
 	case !errors.As(err, &failed):
 		return err
 	case half == 0:
@@ -200,6 +208,14 @@ func (p *pass) lookAt(ctx context.Context, keys []bson.RawValue, before, open ma
 type judged struct {
 	seenAt
 	opinion opinion
+}
+
+// rowsOf is how many rows two looks have read.
+func rowsOf(found []judged) (rows int64) {
+	for _, f := range found {
+		rows += 2 * f.detail.Rows
+	}
+	return rows
 }
 
 // judgeAt reads what the judgement of some keys takes. Nothing has been reported when it fails.
@@ -378,6 +394,7 @@ func (p *pass) waitToSettle(ctx context.Context, open map[string]seenAt) error {
 		return ctx.Err()
 	case <-timer.C:
 	}
+	p.closer.waited = p.settings.Settle
 	return p.insist(ctx, func() (err error) {
 		p.closer.since, err = counter.LastWrite(ctx, p.client)
 		return err
@@ -400,7 +417,9 @@ func (p *pass) tell(what string) {
 }
 
 // conclusions reports what is settled, and keeps what is not in open.
-func (p *pass) conclusions(_ context.Context, found []judged, open map[string]seenAt) error {
+func (p *pass) conclusions(ctx context.Context, found []judged, open map[string]seenAt) error {
+	var verdicts []verdict
+	var mends []counter.Mend
 	for _, f := range found {
 		switch f.opinion {
 		case right:
@@ -418,9 +437,34 @@ func (p *pass) conclusions(_ context.Context, found []judged, open map[string]se
 				v.cause = CauseNoDocument
 			}
 			p.wrong(view{standing: standing{lanes: []checkpoint.Checkpoint{{Position: f.at}}}}, v)
+			f.document.Key = f.key
+			verdicts = append(verdicts, v)
+			mends = append(mends, counter.Mend{
+				Look: bson.NewObjectID(), Read: f.document, Truth: f.detail.N, Run: p.run, Cause: string(v.cause), Position: f.at,
+			})
 		}
 	}
-	return nil
+	if p.options.DryRun || len(mends) == 0 {
+		return nil
+	}
+	return p.mend(ctx, verdicts, mends)
+}
+
+// mend repairs what was found wrong and reports what became of it, also when it breaks off.
+func (p *pass) mend(ctx context.Context, verdicts []verdict, mends []counter.Mend) error {
+	outcomes, err := p.definition.Mend(ctx, p.client, p.states, mends)
+	for i, outcome := range outcomes {
+		switch {
+		case outcome.Applied:
+			p.report.Repaired++
+		case outcome.Refused != "":
+			verdicts[i].marked, verdicts[i].skip, verdicts[i].why = true, skipRefused, outcome.Refused
+			p.setApart(verdicts[i])
+		case err == nil:
+			p.report.skip(skipRaced)
+		}
+	}
+	return err
 }
 
 // busy reports a key that differs and is written to so often that nobody knows what of it is under way.

@@ -285,3 +285,90 @@ func TestKeptCountersUnderLoadRaiseNoFalseAlarmAndShowWhatIsPlanted(t *testing.T
 		})
 	}
 }
+
+type beats struct{}
+
+func (beats) Beat()    {}
+func (beats) Waiting() {}
+
+// A pass over all keys of a large counter may take a tenth of the time, and a single run looks whenever it is asked to.
+func TestTheLoopLeavesAKeptCounterAloneForAWhile(t *testing.T) {
+	t.Parallel()
+	f := kept(t)
+	f.comment(1, 1)
+	f.post(1, count(1))
+	r := f.reconciler(equipment{})
+	for range 2 {
+		if report := f.run(r, Options{}); len(report.Counters) != 1 {
+			t.Errorf("a single run: %s", show(report))
+		}
+	}
+	r.heart = beats{}
+	r.rest[counterName] = time.Now().Add(time.Hour)
+	if report := f.run(r, Options{}); len(report.Counters) != 0 || report.Result != ResultOK {
+		t.Errorf("the loop while it rests: %s", show(report))
+	}
+	r.rest[counterName] = time.Now()
+	started := time.Now()
+	if report := f.run(r, Options{}); len(report.Counters) != 1 {
+		t.Errorf("the loop after that: %s", show(report))
+	}
+	if took := time.Since(started); !r.rest[counterName].After(started.Add(5 * took)) {
+		t.Errorf("a pass of %s, and the next may come %s after it", took, r.rest[counterName].Sub(started))
+	}
+}
+
+// A key that has neither rows nor a document is right, as one of a counter that is followed is.
+func TestASingleKeyOfAKeptCounter(t *testing.T) {
+	t.Parallel()
+	f := kept(t)
+	f.comment("wrong", 2)
+	f.post("wrong", count(5))
+	f.post("also wrong", count(5))
+	r := f.reconciler(equipment{})
+	if report := f.run(r, Options{Key: raw("nothing"), Wait: true}); only(t, report).Checked != 1 || report.Drifted() {
+		t.Errorf("%s", show(report))
+	}
+	wantDrift(t, f.run(r, Options{Key: raw("wrong"), Wait: true}), map[any]int64{"wrong": 3})
+	f.wantField("wrong", "comment_count", int32(2))
+	f.wantField("also wrong", "comment_count", int32(5))
+}
+
+// Where the server keeps no snapshots for as long as a change may be under way, the second look comes after a wait.
+func TestKeptCountersAreJudgedByAServerThatForgets(t *testing.T) {
+	t.Parallel()
+	m := realtest.Private(t, realtest.Options{Params: map[string]string{"minSnapshotHistoryWindowInSeconds": "1"}})
+	f := keptOn(t, m.URI(), func(c *config.Config) { c.Reconciler.Settle = 4 * time.Second })
+	f.comment("quiet", 2)
+	f.post("quiet", count(5))
+	f.post("busy", count(5))
+	var told atomic.Int64
+	stop := f.pace(20, func(ctx context.Context, _ int) error {
+		_, err := f.targets.UpdateByID(ctx, "busy", inc("comment_count", 1))
+		return err
+	})
+	defer stop()
+	report := f.run(f.reconciler(equipment{}), Options{DryRun: true, Tell: func(string) { told.Add(1) }})
+	wantSkips(t, report, map[string]int64{skipBusy: 1})
+	report.Result = ResultOK
+	wantDrift(t, report, map[any]int64{"quiet": 3})
+	if told.Load() != 1 {
+		t.Errorf("waited %d times, want once", told.Load())
+	}
+}
+
+// A single instant of history is enough where nothing has changed: no wait.
+func TestAQuietKeptCounterIsJudgedWithoutAWait(t *testing.T) {
+	t.Parallel()
+	f := kept(t)
+	f.comment(1, 2)
+	f.post(1, count(5))
+	r := f.reconciler(equipment{})
+	realtest.Eventually(t, patience, "the server to keep a snapshot from before", func() bool {
+		waited := false
+		report := f.run(r, Options{DryRun: true, Wait: true, Tell: func(string) { waited = true }})
+		wantDrift(t, report, map[any]int64{1: 3})
+		f.now() // the cluster's time goes on
+		return !waited
+	})
+}

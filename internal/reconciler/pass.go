@@ -193,7 +193,7 @@ func (p *pass) batch(ctx context.Context, which counter.Selection, marks []count
 	}
 	began, checked, rows := time.Now(), p.report.Checked, p.report.rows
 	if p.definition.ByApplication() {
-		if err := p.firstLook(ctx, which); err != nil {
+		if err := p.firstLook(ctx, which, marks); err != nil {
 			return err
 		}
 		return p.pace.did(ctx, began, p.report.Checked-checked, p.report.rows-rows)

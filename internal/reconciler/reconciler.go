@@ -51,7 +51,8 @@ type Reconciler struct {
 
 	rowsPerRange int64
 	pace         *pace
-	heart        Heart // beats with every batch of the loop; nil for a single run
+	heart        Heart                // beats with every batch of the loop; nil for a single run
+	rest         map[string]time.Time // until when the loop leaves a counter alone that the application keeps
 
 	mutex  sync.Mutex
 	status Status // of the loop
@@ -67,6 +68,7 @@ func New(client *mongo.Client, stateDatabase string, definitions []*counter.Defi
 		history:     NewHistory(client, stateDatabase),
 		definitions: definitions, settings: settings, metrics: metrics, log: log, rowsPerRange: rowsPerRange,
 		pace: &pace{keysPerSecond: settings.MaxKeysPerSecond, rowsPerSecond: settings.MaxRowsPerSecond},
+		rest: map[string]time.Time{},
 	}
 }
 
@@ -99,6 +101,10 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 		if !o.wants(d.Name) {
 			continue
 		}
+		if r.heart != nil && started.Before(r.rest[d.Name]) {
+			continue
+		}
+		began := time.Now()
 		if away[d.Source] {
 			pass.patience = time.Nanosecond // one look
 		}
@@ -109,6 +115,9 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 		away[d.Source] = away[d.Source] ||
 			pass.report.Skipped[skipNoCheckpoint]+pass.report.Skipped[skipDefinition]+pass.report.Skipped[skipStale] > 0
 		pass.conclude(ctx)
+		if d.ByApplication() {
+			r.rest[d.Name] = time.Now().Add(restFactor * (time.Since(began) - pass.closer.waited))
+		}
 	}
 	report.conclude(o.Limit)
 	if failure != nil {
