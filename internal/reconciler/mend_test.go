@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -231,4 +232,54 @@ func TestADocumentThatRefusesItsRepairIsSetApart(t *testing.T) {
 	}
 	f.wantField(1, "comment_count", int32(3))
 	f.wantField(2, "comment_count", int32(7))
+}
+
+// Repairs beside users at work take away exactly what was planted, and nothing that was only under way.
+func TestRepairsOfKeptCountersUnderLoadTakeAwayWhatWasPlanted(t *testing.T) {
+	t.Parallel()
+	const posts = 60
+	for name, edit := range map[string]func(*config.Config){"one field": func(*config.Config) {}, "split fields": splitFields} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := kept(t, edit, func(c *config.Config) { c.Reconciler.Settle = 2 * time.Second })
+			field := "comment_count"
+			if f.config.Counters[0].Target.Count == "" {
+				field = "live_delta"
+			}
+			want := map[string]int64{}
+			for i := range posts {
+				n := int64(i%5 - 2)
+				f.post(i, bson.E{Key: field, Value: n})
+				if n != 0 {
+					want[raw(i).String()] = n
+				}
+			}
+			w := &writers{fixture: f, posts: posts, late: func() time.Duration { return time.Duration(rand.IntN(200)) * time.Millisecond },
+				inc: func(ctx context.Context, post any, n int) error {
+					_, err := f.targets.UpdateByID(ctx, post, inc(field, n))
+					return err
+				}}
+			stop := w.start(6)
+			defer stop()
+			r := f.reconciler(equipment{})
+			for range 3 {
+				f.run(r, Options{Wait: true})
+			}
+			meanwhile := len(f.entries())
+			stop()
+			// What young rows could explain is found once they are no longer young.
+			realtest.Eventually(t, patience, "every planted drift to be taken away", func() bool {
+				f.run(r, Options{Wait: true})
+				return len(f.entries()) >= len(want)
+			})
+			t.Logf("%d writes; %d repairs beside them, %d after", w.done.Load(), meanwhile, len(want)-meanwhile)
+			for _, e := range f.entries() {
+				if e.Drift != want[e.Key] { // also where a key is repaired again
+					t.Errorf("a repair took %d from %s, where %d was planted and not taken yet", e.Drift, e.Key, want[e.Key])
+				}
+				delete(want, e.Key)
+			}
+			wantDrift(t, f.run(r, Options{Wait: true}), nil)
+		})
+	}
 }
