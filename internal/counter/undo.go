@@ -94,12 +94,16 @@ func entriesOf(ctx context.Context, cursor *mongo.Cursor, err error) ([]Entry, e
 func (j *Journal) undoEntries(ctx context.Context, d *Definition, entries []Entry, me bson.ObjectID, result *Undone) error {
 	var same []Entry
 	for _, e := range entries {
-		if d != nil && e.Hash == d.Hash {
+		switch {
+		case d == nil || e.Hash != d.Hash:
+			result.Left++
+			result.Why = "the counter is not declared as it was when it was repaired"
+		case d.ByApplication():
+			result.Left++
+			result.Why = "the application keeps the counter: take its repairs back by the drift that the journal says"
+		default:
 			same = append(same, e)
-			continue
 		}
-		result.Left++
-		result.Why = "the counter is not declared as it was when it was repaired"
 	}
 	return j.inPieces(ctx, len(same), pieces{
 		write: func(ctx context.Context, piece []int, _ bool) (func(), error) {
