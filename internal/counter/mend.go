@@ -135,7 +135,7 @@ func (d *Definition) mend(m Mend) mongo.WriteModel {
 		update = one("$inc", bson.D{
 			{Key: d.Target.Base, Value: small(m.Truth - m.Read.Base)}, {Key: d.Target.Live, Value: small(-m.Read.Live)},
 		})
-	case d.Target.Count != "" && d.Counter.Repair == "overwrite":
+	case d.Target.Count != "" && d.Repair == "overwrite":
 		update = one("$set", one(d.Target.Count, sameKind(m.Truth, m.Read.Kind)))
 	default:
 		filter = append(filter, still(d.Target.Count, m.Read.Base))

@@ -24,9 +24,6 @@ import (
 // would tell which keys to look at, and looking at all of them may take a tenth of the time.
 const restFactor = 9
 
-// moments is at most how many moments between two looks the display is read at.
-const moments = 14
-
 // closer is the part of a pass that looks closer.
 type closer struct {
 	suspects []bson.RawValue // differed at the first look
@@ -300,8 +297,7 @@ func isStale(err error) bool {
 // displayedBetween lists what was displayed at some moments between two, as far back as the server keeps them.
 func (p *pass) displayedBetween(ctx context.Context, keys []bson.RawValue, from, to uint32) (map[string][]int64, error) {
 	between := map[string][]int64{}
-	step := max(1, (to-from)/moments)
-	for t := from + step; t < to; t += step {
+	for _, t := range momentsBetween(from, to) {
 		if err := p.displayedAt(ctx, keys, bson.Timestamp{T: t}, between); err != nil && !isStale(err) {
 			return nil, err
 		}

@@ -50,12 +50,24 @@ func fitness(d counter.Document, t counter.Truth) (skip, why string) {
 	}
 }
 
+// moments is at most how many moments between two looks the display is read at.
+const moments = 14
+
+// momentsBetween are the seconds between two at which the display is read.
+func momentsBetween(from, to uint32) (all []uint32) {
+	step := max(1, (to-from)/moments)
+	for t := from + step; t < to; t += step {
+		all = append(all, t)
+	}
+	return all
+}
+
 // judgeLooks judges one key by two looks that lie further apart than a change may be under way, and by what was displayed
 // at moments between them: pure, so that it is tested without a database. earlier is nil where there was none.
 //
-// What is wrong and stays so while nothing happens is drift, and exactly so: every change that was under way at the first
-// look has come to its end by the second, and one that began later would show. The moments between are for rows that come
-// and go without a trace while the two looks find their counters equally late.
+// What is wrong and stays so while nothing happens is drift: every change that was under way at the first look has come to
+// its end by the second, and one of a row that is still there would show. Rows that come and go between the two leave no
+// trace in either, and both looks may find an increment equally late: the moments between tell most of these.
 func judgeLooks(earlier *look, between []int64, now look) opinion {
 	if skip, _ := fitness(now.document, now.detail.Truth); skip != "" {
 		return unfit

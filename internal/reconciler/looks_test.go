@@ -153,8 +153,8 @@ func (s *imagined) judge() (opinion, int64) {
 	var between []int64
 	if then := len(s.history) - 1 - s.settle; then >= 0 {
 		earlier = &s.history[then]
-		for i := then + 1; i < len(s.history)-1; i++ {
-			between = append(between, s.history[i].displayed())
+		for _, t := range momentsBetween(uint32(then), uint32(len(s.history)-1)) {
+			between = append(between, s.history[t].displayed())
 		}
 	}
 	return judgeLooks(earlier, between, now), now.off()
@@ -196,42 +196,48 @@ func TestDriftOfLooksIsThePlantedOne(t *testing.T) {
 	})
 }
 
-// Rows that come and go between two looks leave no trace in either. The moments between tell them, where two equal
-// differences alone would often be false.
-func TestRowsThatComeAndGoAreNoDrift(t *testing.T) {
+// Rows that come and go between two looks leave no trace in either. The moments between tell most of them, where two equal
+// differences alone are always false here. What is left depends on how late increments are, and the bounds say how much.
+func TestRowsThatComeAndGoAreSeldomDrift(t *testing.T) {
 	t.Parallel()
 	histories := 300
 	if soak() {
 		histories = 20_000
 	}
-	var verdicts, wrongly, naive, falseNaive int
-	for seed := range histories {
-		random := rand.New(rand.NewPCG(1, uint64(seed)))
-		s := newImagined(30)
-		s.tick()
-		for range 400 {
-			if random.IntN(5) == 0 {
-				s.write(random.IntN(100), random.IntN(100), random.IntN(s.settle), true)
-			}
-			s.tick()
-			got, off := s.judge()
-			verdicts++
-			if got == wrong {
-				wrongly++
-			}
-			if then := len(s.history) - 1 - s.settle; then >= 0 && off != 0 && s.history[then].off() == off {
-				naive++
-				if off != s.planted {
-					falseNaive++
+	const settle, ticks = 30, 400
+	for name, tt := range map[string]struct{ late, perMillion int }{
+		"late by up to all that they may":        {settle, 50},
+		"late by up to a tenth of what they may": {settle / 10, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var wrongly, naive int
+			for seed := range histories {
+				random := rand.New(rand.NewPCG(1, uint64(seed)))
+				s := newImagined(settle)
+				s.tick()
+				for range ticks {
+					if random.IntN(20) == 0 { // the rate with the most false alarms, of those tried from one in 2 to one in 20
+						s.write(random.IntN(100), random.IntN(100), random.IntN(tt.late), true)
+					}
+					s.tick()
+					got, off := s.judge()
+					if got == wrong { // nothing is planted
+						wrongly++
+					}
+					if then := len(s.history) - 1 - settle; then >= 0 && off != 0 && s.history[then].off() == off {
+						naive++
+					}
 				}
 			}
-		}
-	}
-	t.Logf("%d verdicts, %d of them false; by two equal differences alone %d of %d", verdicts, wrongly, falseNaive, naive)
-	if wrongly > verdicts/1_000_000 {
-		t.Error("more than one false alarm in a million looks, with increments that are late by as much as they may")
-	}
-	if falseNaive == 0 {
-		t.Error("the simulation never has two equal differences: it proves nothing")
+			looks := histories * ticks
+			t.Logf("%d looks, %d of them false; by two equal differences alone %d", looks, wrongly, naive)
+			if limit := max(1, looks*tt.perMillion/1_000_000); wrongly > limit {
+				t.Errorf("%d false alarms, want at most %d", wrongly, limit)
+			}
+			if naive <= 100*wrongly {
+				t.Errorf("two equal differences alone are false %d times, and looking closer %d: it is hardly worth it", naive, wrongly)
+			}
+		})
 	}
 }
