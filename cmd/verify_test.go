@@ -2,6 +2,8 @@ package cmd_test
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -68,6 +70,36 @@ func TestVerifyFindsDriftChangesNothingAndRunRepairs(t *testing.T) {
 	if got := p.report(0, "run", "--once", "--full", "--fail-on-drift"); got.Result != "ok" || got.Run == "" {
 		t.Errorf("report: %+v", got)
 	}
+}
+
+func TestARunLeavesItsMetricsInAFile(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, plain.start(t))
+	p.following()
+	p.want(0, "reconciler", "run", "--once") // the first count
+	p.spoil(5)
+	file := filepath.Join(t.TempDir(), "driftless.prom")
+	p.want(3, "reconciler", "run", "--once", "--full", "--fail-on-drift", "--metrics-file", file)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		`counter_drift{counter="comments_per_post",direction="over"} 5`, `counter_drift_keys{counter="comments_per_post",direction="over"} 1`,
+		`counter_drift_threshold{counter="comments_per_post"} 0`, `reconciler_keys_repaired_total{counter="comments_per_post"} 1`,
+		`reconciler_runs_total{result="ok"} 1`,
+	} {
+		if !strings.Contains(string(text), line+"\n") {
+			t.Errorf("no %s in\n%s", line, text)
+		}
+	}
+	p.spoil(5)
+	missing := filepath.Join(t.TempDir(), "not there", "driftless.prom")
+	p.wantLine(2, []string{"--metrics-file", "create " + filepath.Dir(missing)}, "reconciler", "run", "--once", "--full", "--metrics-file", missing)
+	if n := p.displayed("post_counters", 1); n != 7 {
+		t.Errorf("a run whose metrics would be lost has repaired: %d", n)
+	}
+	p.wantLine(2, []string{"--metrics-file needs --once"}, "reconciler", "run", "--metrics-file", file)
 }
 
 func TestTheTableAlignsAndNamesTheDrift(t *testing.T) {

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -19,6 +21,7 @@ func runCommand() *cobra.Command {
 	var (
 		chosen                      choice
 		single, dryRun, failOnDrift bool
+		metricsFile                 string
 	)
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -34,9 +37,10 @@ func runCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&single, "once", false, "one run, then exit")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "write nothing, not even marks")
 	cmd.Flags().BoolVar(&failOnDrift, "fail-on-drift", false, "exit with 3 when drift was found; needs --once")
+	cmd.Flags().StringVar(&metricsFile, "metrics-file", "", "`FILE` to write the metrics of the run to, for node_exporter's textfile collector; needs --once")
 	output := daemon.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := onlyWithOnce(cmd, single); err != nil {
+		if err := errors.Join(onlyWithOnce(cmd, single), canHold(metricsFile)); err != nil {
 			return err
 		}
 		c, definitions, options, err := chosen.load(cmd)
@@ -47,14 +51,25 @@ func runCommand() *cobra.Command {
 		if !single {
 			return daemon.CleanStop(cmd.Context(), loop(cmd.Context(), c, definitions, options))
 		}
-		return runOnce(cmd, c, definitions, options, once{output: *output, failOnDrift: failOnDrift})
+		return runOnce(cmd, c, definitions, options, once{output: *output, failOnDrift: failOnDrift, metricsFile: metricsFile})
 	}
 	return cmd
 }
 
+// canHold refuses a file in a directory that is not there, before a run whose metrics would be lost.
+func canHold(file string) error {
+	if file == "" {
+		return nil
+	}
+	if info, err := os.Stat(filepath.Dir(file)); err != nil || !info.IsDir() {
+		return daemon.Usagef("--metrics-file %s is in no directory that is there: create %s", file, filepath.Dir(file))
+	}
+	return nil
+}
+
 // onlyWithOnce refuses flags that mean nothing to a loop.
 func onlyWithOnce(cmd *cobra.Command, once bool) error {
-	for _, name := range []string{"fail-on-drift", "key", "limit", "output"} {
+	for _, name := range []string{"fail-on-drift", "key", "limit", "output", "metrics-file"} {
 		if !once && cmd.Flags().Changed(name) {
 			return daemon.Usagef("--%s needs --once", name)
 		}
@@ -119,6 +134,7 @@ type once struct {
 	output      daemon.Output
 	failOnDrift bool
 	mend        string // how drift is repaired, "" for the verbs
+	metricsFile string // "" for none
 }
 
 // runOnce does one run and prints its report.
@@ -134,8 +150,8 @@ func runOnce(cmd *cobra.Command, c *config.Config, definitions []*counter.Defini
 // onceWith is runOnce on a connection.
 func onceWith(cmd *cobra.Command, client *mongo.Client, c *config.Config, definitions []*counter.Definition, options reconciler.Options, told once) error {
 	log := command.Logger(quietLevel(c.Log.Level, options.DryRun || daemon.IsTerminal(os.Stderr)), c.Log.Format)
-	r := reconciler.New(client, c.MongoDB.StateDatabase, definitions, c.Reconciler,
-		reconciler.NewMetrics(prometheus.NewRegistry(), definitions), log)
+	registry := prometheus.NewRegistry()
+	r := reconciler.New(client, c.MongoDB.StateDatabase, definitions, c.Reconciler, reconciler.NewMetrics(registry, definitions), log)
 	options.Wait, options.Tell = true, func(what string) { tell(cmd, what) }
 	report, failure := r.RunOnce(cmd.Context(), options)
 	var err error
@@ -143,6 +159,9 @@ func onceWith(cmd *cobra.Command, client *mongo.Client, c *config.Config, defini
 		err = daemon.WriteJSON(cmd.OutOrStdout(), report)
 	} else {
 		err = printReport(cmd.OutOrStdout(), report, scope{options, definitions, c.Reconciler.Settle})
+	}
+	if err == nil && told.metricsFile != "" {
+		err = prometheus.WriteToTextfile(told.metricsFile, registry) // at once, under another name first
 	}
 	if err != nil {
 		return err

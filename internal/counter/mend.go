@@ -28,9 +28,6 @@ type Mend struct {
 // mendDocuments is how many documents one transaction mends: the application's writes to them wait for it.
 const mendDocuments = 50
 
-// keepMends is how long the journal keeps an entry.
-const keepMends = 30 * 24 * time.Hour
-
 var (
 	errMissed = errors.New("a document is not as it was read")
 	errMended = errors.New("the look has mended already")
@@ -186,7 +183,7 @@ func (d *Definition) entry(m Mend) bson.D {
 		{Key: "key_id", Value: keyID(d, m.Read.Key)}, {Key: "key", Value: m.Read.Key.String()}, {Key: "raw_key", Value: rawKey(m.Read.Key)},
 		{Key: "before", Value: values(m.Read.Base, m.Read.Live)}, {Key: "after", Value: values(m.Truth, 0)},
 		{Key: "truth", Value: m.Truth}, {Key: "drift", Value: m.Read.Base + m.Read.Live - m.Truth}, {Key: "cause", Value: m.Cause},
-		{Key: "position", Value: m.Position}, {Key: "at", Value: now}, {Key: "expires_at", Value: now.Add(keepMends)},
+		{Key: "position", Value: m.Position}, {Key: "at", Value: now}, {Key: "expires_at", Value: now.Add(KeptFor)},
 	}
 	if !m.Read.Exists {
 		entry = append(entry, bson.E{Key: "made", Value: true})
