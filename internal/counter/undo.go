@@ -94,16 +94,12 @@ func entriesOf(ctx context.Context, cursor *mongo.Cursor, err error) ([]Entry, e
 func (j *Journal) undoEntries(ctx context.Context, d *Definition, entries []Entry, me bson.ObjectID, result *Undone) error {
 	var same []Entry
 	for _, e := range entries {
-		switch {
-		case d == nil || e.Hash != d.Hash:
-			result.Left++
-			result.Why = "the counter is not declared as it was when it was repaired"
-		case d.ByApplication():
-			result.Left++
-			result.Why = "the application keeps the counter: take its repairs back by the drift that the journal says"
-		default:
+		if d != nil && e.Hash == d.Hash {
 			same = append(same, e)
+			continue
 		}
+		result.Left++
+		result.Why = "the counter is not declared as it was when it was repaired"
 	}
 	return j.inPieces(ctx, len(same), pieces{
 		write: func(ctx context.Context, piece []int, _ bool) (func(), error) {
@@ -168,7 +164,7 @@ func (w *undoing) write(ctx context.Context) error {
 			continue
 		}
 		targets, at = append(targets, w.d.takeBack(now[n], keys[i])), append(at, i)
-		if !w.d.Target.Upsert {
+		if !w.d.Target.Upsert && !w.d.ByApplication() { // of which every run looks at all keys
 			touched = append(touched, touch(w.d, keys[i], ownStamp()))
 		}
 	}
@@ -198,6 +194,13 @@ func (w *undoing) taken(id bson.ObjectID, kept bool) mongo.WriteModel {
 // earlier reading finds the document changed, and a mark, so that the next run looks at the key. A document that the
 // repair made stays, at zero or what increments have added since: which of the two, nobody could tell for sure.
 func (d *Definition) takeBack(e Entry, key bson.RawValue) mongo.WriteModel {
+	if d.ByApplication() { // whose documents have no fields of ours
+		fields := bson.D{{Key: d.Target.Count, Value: small(e.Before.Base - e.After.Base)}}
+		if d.Target.Count == "" {
+			fields = bson.D{{Key: d.Target.Base, Value: small(e.Before.Base - e.After.Base)}, {Key: d.Target.Live, Value: small(e.Before.Live - e.After.Live)}}
+		}
+		return mongo.NewUpdateOneModel().SetFilter(equalKey(key)).SetCollation(simple).SetUpdate(one("$inc", fields))
+	}
 	set := bson.D{{Key: d.Own(FieldRepair), Value: bson.NewObjectID()}}
 	if d.Target.Upsert {
 		set = append(set, bson.E{Key: d.Own(FieldTouched), Value: true}, bson.E{Key: d.Own(FieldStamp), Value: bson.NewObjectID()})

@@ -427,12 +427,10 @@ func (p *pass) conclusions(ctx context.Context, found []judged, open map[string]
 			v.skip, v.why = fitness(f.document, f.detail.Truth)
 			p.setApart(v)
 		case wrong:
-			p.report.Checked++
-			v := verdict{key: f.key, displayed: f.displayed(), truth: f.detail.N, drift: f.off(), cause: CauseUnknown}
+			v := verdict{key: f.key, displayed: f.displayed(), truth: f.detail.N, drift: f.off(), cause: CauseUnknown, marked: true}
 			if !f.document.Exists {
 				v.cause = CauseNoDocument
 			}
-			p.wrong(view{standing: standing{lanes: []checkpoint.Checkpoint{{Position: f.at}}}}, v)
 			f.document.Key = f.key
 			verdicts = append(verdicts, v)
 			mends = append(mends, counter.Mend{
@@ -440,10 +438,31 @@ func (p *pass) conclusions(ctx context.Context, found []judged, open map[string]
 			})
 		}
 	}
-	if p.options.DryRun || len(mends) == 0 {
+	return p.settleLooks(ctx, verdicts, mends)
+}
+
+// settleLooks reports what is wrong and, unless the run only looks, repairs it. The order of both lists is the same.
+func (p *pass) settleLooks(ctx context.Context, verdicts []verdict, mends []counter.Mend) error {
+	if !p.options.DryRun { // a look may be that of a user who may read nothing of ours
+		if err := p.keepUndone(ctx, verdicts); err != nil {
+			return err
+		}
+	}
+	var wrong []verdict
+	var repairs []counter.Mend
+	for i, v := range verdicts {
+		if v.skip != "" {
+			p.setApart(v)
+			continue
+		}
+		p.report.Checked++
+		p.wrong(view{standing: standing{lanes: []checkpoint.Checkpoint{{Position: mends[i].Position}}}}, v)
+		wrong, repairs = append(wrong, v), append(repairs, mends[i])
+	}
+	if p.options.DryRun || len(repairs) == 0 {
 		return nil
 	}
-	return p.mend(ctx, verdicts, mends)
+	return p.mend(ctx, wrong, repairs)
 }
 
 // mend repairs what was found wrong and reports what became of it, also when it breaks off.

@@ -89,6 +89,48 @@ func TestUndoTakesARunBackOnceAndKeepsItsKeysUntilReleased(t *testing.T) {
 }
 
 // Entries that are kept must not expire, or nobody would know why their keys are wrong.
+func TestUndoGivesAnApplicationsFieldsBackWhatTheyHad(t *testing.T) {
+	t.Parallel()
+	for name, edit := range map[string]func(*config.Config){"one field": func(*config.Config) {}, "two fields": splitFields} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := kept(t, edit)
+			path := "comment_count"
+			if name == "two fields" {
+				path = "base_count"
+			}
+			f.comment("high", 3)
+			f.post("high", bson.E{Key: path, Value: int32(8)})
+			r := f.reconciler(equipment{})
+			repaired := f.run(r, Options{Wait: true})
+			wantDrift(t, repaired, map[any]int64{"high": 5})
+			f.edit("high", inc(path, int32(1))) // the application's, with a row
+			f.comment("high", 1)
+
+			if u := f.undo(repaired.Run); u.Undone != 1 || u.Gone+u.Left != 0 {
+				t.Errorf("undone: %+v", *u)
+			}
+			f.wantField("high", path, int32(9))
+			if document := f.document("high"); document.Lookup("driftless").Type != 0 {
+				t.Errorf("the application's document has fields of ours: %v", document)
+			}
+			if u := f.undo(repaired.Run); *u != (counter.Undone{}) {
+				t.Errorf("undone twice: %+v", *u)
+			}
+			report := f.run(r, Options{Wait: true})
+			if c := only(t, report); c.Skipped[skipUndone] != 1 || c.Repaired != 0 {
+				t.Errorf("a kept key: %s", show(report))
+			}
+			f.wantField("high", path, int32(9))
+			if n := f.release(repaired.Run); n != 1 {
+				t.Errorf("%d released", n)
+			}
+			wantDrift(t, f.run(r, Options{Wait: true}), map[any]int64{"high": 5})
+			f.wantField("high", path, int32(4))
+		})
+	}
+}
+
 func TestAKeptEntryDoesNotExpire(t *testing.T) {
 	t.Parallel()
 	f := setUp(t)
