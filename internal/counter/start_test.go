@@ -162,10 +162,10 @@ func TestOfSeveralStartersAtOnceOneStartsTheLane(t *testing.T) {
 	}
 }
 
-// retryable is what a transaction may meet that another one, or a takeover, gets in the way of: Interrupted, for the
-// latter.
+// retryable is what a transaction may meet that another one, or a takeover, gets in the way of: NoSuchTransaction and
+// Interrupted, for the latter.
 func retryable(err error) bool {
-	return hasLabel(err, "TransientTransactionError") || stream.HasCode(err, 11601)
+	return hasLabel(err, "TransientTransactionError") || stream.HasCode(err, 251, 11601)
 }
 
 // with opens the rig's lane for other definitions, as a process does that has another configuration.

@@ -246,8 +246,12 @@ func TestKeptCountersUnderLoadRaiseNoFalseAlarmAndShowWhatIsPlanted(t *testing.T
 					_, err := f.targets.UpdateByID(ctx, post, inc(field, n), options.UpdateOne())
 					return err
 				}}
+			made := time.Now()
 			stop := w.start(12)
 			defer stop()
+			realtest.Eventually(t, patience, "the quiet posts are older than what may be under way", func() bool {
+				return time.Since(made) > f.config.Reconciler.Settle+time.Second
+			})
 			r := f.reconciler(equipment{})
 			r.rowsPerRange = 100
 			var busy int64
