@@ -43,10 +43,7 @@ func (l *Lane) Reset(ctx context.Context, position bson.Timestamp) (from, to che
 	policy := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond),
 		backoff.WithMaxInterval(200*time.Millisecond), backoff.WithMaxElapsedTime(resetFor))
 	err = backoff.Retry(func() error {
-		if from, err = l.resettable(ctx); err != nil {
-			return backoff.Permanent(err)
-		}
-		to, err = l.jump(ctx, from, position, ReasonReset, brokenIn(from))
+		from, to, err = l.resetTo(ctx, position)
 		if err == nil || errors.Is(err, checkpoint.ErrFenced) || IsConflict(err) || hasLabel(err, "TransientTransactionError") {
 			return err
 		}
@@ -56,6 +53,33 @@ func (l *Lane) Reset(ctx context.Context, position bson.Timestamp) (from, to che
 		return from, to, fmt.Errorf("reset lane %s: %w", l.ID, err)
 	}
 	return from, to, nil
+}
+
+// resetTo is one attempt. It reads where the lane is inside the transaction: an owner at work has moved on between any two
+// others.
+func (l *Lane) resetTo(ctx context.Context, position bson.Timestamp) (from, to checkpoint.Checkpoint, err error) {
+	if from, err = l.resettable(ctx); err != nil {
+		return from, to, err
+	}
+	if to, err = l.afresh(ctx, from, position, brokenIn(from)); err != nil {
+		return from, to, err
+	}
+	err = l.transact(ctx, func(ctx context.Context) error {
+		if from, err = l.resettable(ctx); err != nil {
+			return err
+		}
+		to.Seq = max(from.Seq, l.last.Seq) + 1
+		if err := l.checkpoints.Advance(ctx, from, to); err != nil {
+			return err
+		}
+		before := from
+		if before.Seq == 0 {
+			before = l.last
+		}
+		return l.lost(ctx, before, to, ReasonReset)
+	})
+	to, err = l.started(to, err)
+	return from, to, err
 }
 
 func inWords(t bson.Timestamp) string { return time.Unix(int64(t.T), 0).UTC().Format(time.RFC3339) }
