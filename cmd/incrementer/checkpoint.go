@@ -73,14 +73,11 @@ func checkpointListCommand() *cobra.Command {
 }
 
 func listCheckpoints(ctx context.Context, c *config.Config) ([]checkpointState, error) {
-	client, err := deployment.Connect(ctx, c.MongoDB, program)
+	client, err := deployment.ConnectToRead(ctx, c, program)
 	if err != nil {
 		return nil, err
 	}
 	defer deployment.Close(ctx, client)
-	if err := deployment.Permitted(ctx, client, deployment.StatePrivileges(c)); err != nil {
-		return nil, err
-	}
 	return readCheckpoints(ctx, client, c)
 }
 
@@ -107,9 +104,12 @@ func readCheckpoints(ctx context.Context, client *mongo.Client, c *config.Config
 		if err != nil && !errors.Is(err, checkpoint.ErrNone) && !errors.Is(err, checkpoint.ErrNewer) {
 			return nil, err
 		}
-		others, other := store.OfSource(ctx, checkpoint.SourceOf(name))
-		if other != nil && !errors.Is(other, checkpoint.ErrNewer) {
-			return nil, other
+		var others []checkpoint.Checkpoint // of its source, for what has no checkpoint itself
+		if errors.Is(err, checkpoint.ErrNone) {
+			var other error
+			if others, other = store.OfSource(ctx, checkpoint.SourceOf(name)); other != nil && !errors.Is(other, checkpoint.ErrNewer) {
+				return nil, other
+			}
 		}
 		s := checkpointOf(at)
 		s.Lane, s.Note = name, noteOn(c, name, at, others, err)

@@ -21,6 +21,7 @@ import (
 	"driftless/internal/counter"
 	"driftless/internal/daemon"
 	"driftless/internal/deployment"
+	"driftless/internal/stream"
 )
 
 func checkpointResetCommand() *cobra.Command {
@@ -113,7 +114,7 @@ func reset(cmd *cobra.Command, lane, to string) error {
 func toldOf(w io.Writer, before, after checkpoint.Checkpoint, definitions []*counter.Definition) error {
 	from := "no checkpoint"
 	if before.Seq > 0 {
-		from = clock(before.Position).Format(time.RFC3339)
+		from = stream.InWords(before.Position)
 	}
 	names := make([]string, len(definitions))
 	for i, d := range definitions {
@@ -125,7 +126,7 @@ func toldOf(w io.Writer, before, after checkpoint.Checkpoint, definitions []*cou
 	}
 	_, err := fmt.Fprintf(w, "lane %s moved from %s to %s\nrecorded as a gap with the reason %s; marked for a full recount: %s\n"+
 		"%s until the reconciler's next run, which makes it right\n",
-		after.Lane, from, clock(after.Position).Format(time.RFC3339), counter.ReasonReset, cmp.Or(strings.Join(names, ", "), "none"), effect)
+		after.Lane, from, stream.InWords(after.Position), counter.ReasonReset, cmp.Or(strings.Join(names, ", "), "none"), effect)
 	return err
 }
 
@@ -170,7 +171,7 @@ func (g goal) position(ctx context.Context, client *mongo.Client) (bson.Timestam
 	}
 	if position.Before(oldest) {
 		return position, daemon.Usagef("--to %s is older than the oldest change that the oplog keeps, of %s: use --to earliest",
-			g.at.Format(time.RFC3339), clock(oldest).Format(time.RFC3339))
+			g.at.Format(time.RFC3339), stream.InWords(oldest))
 	}
 	return position, nil
 }

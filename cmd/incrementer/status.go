@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"driftless/internal/checkpoint"
 	"driftless/internal/command"
@@ -17,6 +16,7 @@ import (
 	"driftless/internal/counter"
 	"driftless/internal/daemon"
 	"driftless/internal/deployment"
+	"driftless/internal/stream"
 )
 
 // status is what `status -o json` and /status print.
@@ -97,14 +97,11 @@ func statusCommand() *cobra.Command {
 
 // readStatus reads the state database.
 func readStatus(ctx context.Context, c *config.Config, definitions []*counter.Definition) (status, error) {
-	client, err := deployment.Connect(ctx, c.MongoDB, program)
+	client, err := deployment.ConnectToRead(ctx, c, program)
 	if err != nil {
 		return status{}, err
 	}
 	defer deployment.Close(ctx, client)
-	if err := deployment.Permitted(ctx, client, deployment.StatePrivileges(c)); err != nil {
-		return status{}, err
-	}
 	seen, err := readRecords(ctx, client, c.MongoDB.StateDatabase)
 	if err != nil {
 		return status{}, err
@@ -182,7 +179,7 @@ func (l *laneState) headroom(seconds float64) {
 
 func laneOf(at checkpoint.Checkpoint) laneState {
 	l := laneState{
-		Lane: at.Lane, Seq: at.Seq, Position: clock(at.Position), UpdatedAt: at.UpdatedAt.UTC().Truncate(time.Millisecond),
+		Lane: at.Lane, Seq: at.Seq, Position: stream.Clock(at.Position), UpdatedAt: at.UpdatedAt.UTC().Truncate(time.Millisecond),
 		Tail: len(at.Tail.Deltas), CollectionMissing: at.Seq > 0 && at.Identity.Collection == "",
 	}
 	if at.Tail.TooLarge {
@@ -239,13 +236,5 @@ func counterOf(name string, states map[string]counter.State) counterState {
 	if !known {
 		return counterState{Counter: name, State: unknown}
 	}
-	return counterState{Counter: name, State: state.State, Reason: state.Reason, VerifiedThrough: clock(state.VerifiedThrough), SweptThrough: clock(state.SweptThrough)}
-}
-
-// clock is a cluster time as a time of day, the zero time for none.
-func clock(t bson.Timestamp) time.Time {
-	if t.IsZero() {
-		return time.Time{}
-	}
-	return time.Unix(int64(t.T), 0).UTC()
+	return counterState{Counter: name, State: state.State, Reason: state.Reason, VerifiedThrough: stream.Clock(state.VerifiedThrough), SweptThrough: stream.Clock(state.SweptThrough)}
 }

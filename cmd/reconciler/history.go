@@ -38,14 +38,11 @@ func reportCommand() *cobra.Command {
 			return err
 		}
 		ctx := cmd.Context()
-		client, err := deployment.Connect(ctx, c.MongoDB, program)
+		client, err := deployment.ConnectToRead(ctx, c, program)
 		if err != nil {
 			return err
 		}
 		defer deployment.Close(ctx, client)
-		if err := deployment.Permitted(ctx, client, deployment.StatePrivileges(c)); err != nil {
-			return err
-		}
 		runs, err := reconciler.NewHistory(client, c.MongoDB.StateDatabase).Last(ctx, last)
 		if err != nil {
 			return err

@@ -78,7 +78,7 @@ func (s *Store) Look(ctx context.Context, rowsDatabase, rowsCollection string) (
 	if seen.State, err = s.UUID(ctx, s.collection.Database().Name(), Collection); err != nil {
 		return seen, err
 	}
-	rows, err := s.specification(ctx, rowsDatabase, rowsCollection)
+	rows, err := specification(ctx, s.client, rowsDatabase, rowsCollection)
 	if rows != nil {
 		seen.Collection = uuid(rows)
 		seen.Images, _ = rows.Options.Lookup("changeStreamPreAndPostImages", "enabled").BooleanOK()
@@ -88,7 +88,12 @@ func (s *Store) Look(ctx context.Context, rowsDatabase, rowsCollection string) (
 
 // UUID returns the identity of a collection, "" for one that does not exist.
 func (s *Store) UUID(ctx context.Context, database, collection string) (string, error) {
-	spec, err := s.specification(ctx, database, collection)
+	return UUIDOf(ctx, s.client, database, collection)
+}
+
+// UUIDOf returns the identity of a collection, in hexadecimal, "" for one that does not exist.
+func UUIDOf(ctx context.Context, client *mongo.Client, database, collection string) (string, error) {
+	spec, err := specification(ctx, client, database, collection)
 	return uuid(spec), err
 }
 
@@ -115,11 +120,11 @@ func (s *Store) replicaSet(ctx context.Context) (name string, id bson.ObjectID, 
 }
 
 // specification is nil for a collection that does not exist.
-func (s *Store) specification(ctx context.Context, database, collection string) (*mongo.CollectionSpecification, error) {
+func specification(ctx context.Context, client *mongo.Client, database, collection string) (*mongo.CollectionSpecification, error) {
 	if database == "" {
 		return nil, nil
 	}
-	found, err := s.client.Database(database, options.Database().SetReadPreference(readpref.Primary())).
+	found, err := client.Database(database, options.Database().SetReadPreference(readpref.Primary())).
 		ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: collection}})
 	if err != nil {
 		return nil, fmt.Errorf("look at collection %s.%s: %w", database, collection, err)

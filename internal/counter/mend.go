@@ -25,9 +25,6 @@ type Mend struct {
 	Position bson.Timestamp
 }
 
-// mendDocuments is how many documents one transaction mends: the application's writes to them wait for it.
-const mendDocuments = 50
-
 var (
 	errMissed = errors.New("a document is not as it was read")
 	errMended = errors.New("the look has mended already")
@@ -44,8 +41,8 @@ func (d *Definition) Mend(ctx context.Context, client *mongo.Client, states *Sta
 	defer session.EndSession(context.WithoutCancel(ctx))
 	m := mender{Definition: d, client: client, states: states, session: session}
 	outcomes := make([]Outcome, len(mends))
-	for first := 0; first < len(mends); first += mendDocuments {
-		last := min(first+mendDocuments, len(mends))
+	for first := 0; first < len(mends); first += pieceDocuments {
+		last := min(first+pieceDocuments, len(mends))
 		if err := m.all(ctx, mends[first:last], outcomes[first:last]); err != nil {
 			return outcomes, err
 		}
@@ -173,20 +170,12 @@ func sameKind(n int64, kind bson.Type) any {
 }
 
 // entry is what the journal keeps of a repair, in the shape of every repair: a single field is its base.
-func (d *Definition) entry(m Mend) bson.D {
-	values := func(base, live int64) bson.D {
-		return bson.D{{Key: "base", Value: base}, {Key: "live", Value: live}, {Key: "total", Value: base + live}}
+func (d *Definition) entry(m Mend) Entry {
+	return Entry{
+		ID: m.Look, Run: m.Run, Counter: d.Name, Hash: d.Hash,
+		KeyID: keyID(d, m.Read.Key), Key: m.Read.Key.String(), RawKey: rawKey(m.Read.Key),
+		Before: Values{m.Read.Base, m.Read.Live, m.Read.Base + m.Read.Live}, After: Values{m.Truth, 0, m.Truth}, Made: !m.Read.Exists,
+		Truth: m.Truth, Drift: m.Read.Base + m.Read.Live - m.Truth, Cause: m.Cause, Position: m.Position,
+		At: time.Now().UTC(), ExpiresAt: Expiry(),
 	}
-	now := time.Now().UTC()
-	entry := bson.D{
-		{Key: "_id", Value: m.Look}, {Key: "run", Value: m.Run}, {Key: "counter", Value: d.Name}, {Key: "hash", Value: d.Hash},
-		{Key: "key_id", Value: keyID(d, m.Read.Key)}, {Key: "key", Value: m.Read.Key.String()}, {Key: "raw_key", Value: rawKey(m.Read.Key)},
-		{Key: "before", Value: values(m.Read.Base, m.Read.Live)}, {Key: "after", Value: values(m.Truth, 0)},
-		{Key: "truth", Value: m.Truth}, {Key: "drift", Value: m.Read.Base + m.Read.Live - m.Truth}, {Key: "cause", Value: m.Cause},
-		{Key: "position", Value: m.Position}, {Key: "at", Value: now}, {Key: "expires_at", Value: now.Add(KeptFor)},
-	}
-	if !m.Read.Exists {
-		entry = append(entry, bson.E{Key: "made", Value: true})
-	}
-	return entry
 }

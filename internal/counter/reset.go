@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"driftless/internal/checkpoint"
+	"driftless/internal/stream"
 )
 
 // resetFor is how long a reset tries to come between the transactions of an owner at work. The server gives up the
@@ -38,7 +39,7 @@ func (l *Lane) Reset(ctx context.Context, position bson.Timestamp) (from, to che
 	case position.IsZero():
 		position = now
 	case position.After(now):
-		return from, to, fmt.Errorf("reset lane %s: %s %w, %s", l.ID, inWords(position), ErrAhead, inWords(now))
+		return from, to, fmt.Errorf("reset lane %s: %s %w, %s", l.ID, stream.InWords(position), ErrAhead, stream.InWords(now))
 	}
 	policy := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond),
 		backoff.WithMaxInterval(200*time.Millisecond), backoff.WithMaxElapsedTime(resetFor))
@@ -61,28 +62,8 @@ func (l *Lane) resetTo(ctx context.Context, position bson.Timestamp) (from, to c
 	if from, err = l.resettable(ctx); err != nil {
 		return from, to, err
 	}
-	if to, err = l.afresh(ctx, from, position, brokenIn(from)); err != nil {
-		return from, to, err
-	}
-	err = l.transact(ctx, func(ctx context.Context) error {
-		if from, err = l.resettable(ctx); err != nil {
-			return err
-		}
-		to.Seq = max(from.Seq, l.last.Seq) + 1
-		if err := l.checkpoints.Advance(ctx, from, to); err != nil {
-			return err
-		}
-		before := from
-		if before.Seq == 0 {
-			before = l.last
-		}
-		return l.lost(ctx, before, to, ReasonReset)
-	})
-	to, err = l.started(to, err)
-	return from, to, err
+	return l.jump(ctx, position, ReasonReset, brokenIn(from), l.resettable)
 }
-
-func inWords(t bson.Timestamp) string { return time.Unix(int64(t.T), 0).UTC().Format(time.RFC3339) }
 
 // resettable returns where the lane is. It may have no checkpoint any more: then its counters are known.
 func (l *Lane) resettable(ctx context.Context) (checkpoint.Checkpoint, error) {

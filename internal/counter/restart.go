@@ -38,22 +38,34 @@ func (l *Lane) Restart(ctx context.Context, reason string, broken map[string]str
 	if err != nil {
 		return from, err
 	}
-	return l.jump(ctx, from, position, reason, broken)
+	_, at, err := l.jump(ctx, position, reason, broken, func(context.Context) (checkpoint.Checkpoint, error) { return from, nil })
+	return at, err
 }
 
-// jump moves the lane to a position that does not follow from what it has applied, and records it.
-func (l *Lane) jump(ctx context.Context, from checkpoint.Checkpoint, position bson.Timestamp, reason string, broken map[string]string) (checkpoint.Checkpoint, error) {
-	at, err := l.afresh(ctx, from, position, broken)
-	if err != nil {
-		return from, err
+// jump moves the lane to a position that does not follow from what it has applied, and records it. where says, inside the
+// transaction, which state it leaves. It returns the states before and after.
+func (l *Lane) jump(ctx context.Context, position bson.Timestamp, reason string, broken map[string]string,
+	where func(context.Context) (checkpoint.Checkpoint, error),
+) (from, to checkpoint.Checkpoint, err error) {
+	if to, err = l.afresh(ctx, position, broken); err != nil {
+		return from, to, err
 	}
-	before := from
-	if before.Seq == 0 {
-		before = l.last
-	}
-	return l.started(at, l.move(ctx, from, at, func(ctx context.Context) error {
-		return l.lost(ctx, before, at, reason)
-	}))
+	err = l.transact(ctx, func(ctx context.Context) error {
+		if from, err = where(ctx); err != nil {
+			return err
+		}
+		to.Seq = max(from.Seq, l.last.Seq) + 1
+		if err := l.checkpoints.Advance(ctx, from, to); err != nil {
+			return err
+		}
+		before := from
+		if before.Seq == 0 {
+			before = l.last
+		}
+		return l.lost(ctx, before, to, reason)
+	})
+	to, err = l.started(to, err)
+	return from, to, err
 }
 
 // begin starts all lanes of the source at once, in place of those that it had before.
@@ -63,7 +75,7 @@ func (l *Lane) begin(ctx context.Context, before []checkpoint.Checkpoint, reason
 	if err != nil {
 		return mine, err
 	}
-	if mine, err = l.afresh(ctx, mine, position, broken); err != nil {
+	if mine, err = l.afresh(ctx, position, broken); err != nil {
 		return mine, err
 	}
 	oldest := checkpoint.Checkpoint{}
@@ -97,13 +109,14 @@ func (l *Lane) begin(ctx context.Context, before []checkpoint.Checkpoint, reason
 }
 
 // afresh is the state of the lane when it begins at a position, as things are now.
-func (l *Lane) afresh(ctx context.Context, from checkpoint.Checkpoint, position bson.Timestamp, broken map[string]string) (checkpoint.Checkpoint, error) {
+func (l *Lane) afresh(ctx context.Context, position bson.Timestamp, broken map[string]string) (checkpoint.Checkpoint, error) {
+	to := checkpoint.Checkpoint{Lane: l.ID.String()}
 	seen, err := l.look(ctx) // after the write of Now, which may have made the collection of checkpoints
 	if err != nil {
-		return from, err
+		return to, err
 	}
-	to := checkpoint.Checkpoint{
-		Lane: l.ID.String(), Seq: max(from.Seq, l.last.Seq) + 1, Batch: bson.NewObjectID(), Position: position,
+	to = checkpoint.Checkpoint{
+		Lane: to.Lane, Seq: l.last.Seq + 1, Batch: bson.NewObjectID(), Position: position,
 		Partitions: l.ID.Count(), Identity: seen.Identity, Counters: make(map[string]checkpoint.Counting, len(l.definitions)),
 	}
 	for _, d := range l.definitions {

@@ -2,11 +2,12 @@ package counter
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"driftless/internal/checkpoint"
 )
 
 // Sighting is what a look at a counter's target collection found. No event tells that counter documents are gone; a
@@ -36,18 +37,15 @@ func (s Sighting) Lost(since Sighting) string {
 
 // Sight looks at the target collection. Both answers are metadata: neither reads a document.
 func (d *Definition) Sight(ctx context.Context, client *mongo.Client) (Sighting, error) {
-	found, err := database(client, d.Target.Database).ListCollectionSpecifications(ctx, one("name", d.Target.Collection))
-	if err != nil {
-		return Sighting{}, fmt.Errorf("look at collection %s.%s: %w", d.Target.Database, d.Target.Collection, err)
-	}
-	if len(found) == 0 || found[0].UUID == nil {
-		return Sighting{}, nil
+	uuid, err := checkpoint.UUIDOf(ctx, client, d.Target.Database, d.Target.Collection)
+	if err != nil || uuid == "" {
+		return Sighting{}, err
 	}
 	n, err := d.targets(client).EstimatedDocumentCount(ctx)
 	if err != nil {
 		return Sighting{}, fmt.Errorf("look how many documents %s.%s holds: %w", d.Target.Database, d.Target.Collection, err)
 	}
-	return Sighting{Collection: hex.EncodeToString(found[0].UUID.Data), Documents: n}, nil
+	return Sighting{Collection: uuid, Documents: n}, nil
 }
 
 // MarkLost asks for a full recount of an active counter because of what happened to its target, unless its state has

@@ -141,8 +141,6 @@ func remake(definitions []*counter.Definition) []Privilege {
 	return all
 }
 
-var readOplog = Privilege{"local", "oplog.rs", []string{"find"}}
-
 func onCluster(actions ...string) Privilege { return Privilege{Actions: actions} }
 
 // list joins texts, at most a handful of them.

@@ -6,9 +6,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
-	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 )
 
 // What is enough of each history. A stop of the incrementer, or of the night shift, should fit into it.
@@ -61,21 +58,13 @@ func oplogWindow(h history) Finding {
 
 // readOplog reads both ends of the primary's oplog.
 func (k *checker) readOplog(ctx context.Context) (history, error) {
-	type entry struct {
-		At bson.Timestamp `bson:"ts"`
-		Op struct {
-			Message any `bson:"msg"`
-		} `bson:"o"`
+	first, err := oplogEnd(ctx, k.client, oldest)
+	if err != nil {
+		return history{}, fmt.Errorf("read oplog: %w", err)
 	}
-	var first, last entry
-	oplog := k.client.Database(readOplog.Database, options.Database().SetReadPreference(readpref.Primary()).SetReadConcern(readconcern.Local())).
-		Collection(readOplog.Collection)
-	for order, end := range map[int]*entry{1: &first, -1: &last} {
-		err := oplog.FindOne(ctx, bson.D{}, options.FindOne().SetSort(bson.D{{Key: "$natural", Value: order}}).
-			SetProjection(bson.D{{Key: "ts", Value: 1}, {Key: "o.msg", Value: 1}})).Decode(end)
-		if err != nil {
-			return history{}, fmt.Errorf("read oplog: %w", err)
-		}
+	last, err := oplogEnd(ctx, k.client, newest)
+	if err != nil {
+		return history{}, fmt.Errorf("read oplog: %w", err)
 	}
 	return history{first.At, last.At, first.Op.Message == "initiating set"}, nil
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
 	"driftless/internal/stream"
 )
 
@@ -44,14 +42,15 @@ func (k *checker) setup(ctx context.Context) []Finding {
 // images lists the sources whose images are on. The others have a step or a fault of their own.
 func (k *checker) images(ctx context.Context, steps []Step) []Finding {
 	var findings []Finding
+	looking := planner{client: k.client}
 	for _, s := range k.config.Sources {
 		if s.ChangeStream == nil || k.hasFault("source "+s.Name) {
 			continue
 		}
 		subject := imagesOf(s)
 		rows := s.ChangeStream
-		names, err := k.client.Database(rows.Database).ListCollectionNames(ctx, bson.D{{Key: "name", Value: rows.Collection}})
-		if err == nil && len(names) == 0 { // of a source that was followed before
+		spec, err := looking.collection(ctx, rows.Database, rows.Collection)
+		if err == nil && spec == nil { // of a source that was followed before
 			findings = append(findings, Finding{Warn, "rows of " + s.Name, fmt.Sprintf("collection %s.%s does not exist: every count is 0 until it is made", rows.Database, rows.Collection),
 				"create or restore it, then " + setupCommand})
 			continue

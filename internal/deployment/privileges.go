@@ -232,8 +232,21 @@ func words(all []Privilege, resource func(Privilege) string) string {
 	return strings.Join(actions, "; ")
 }
 
-// StatePrivileges are what it takes to read our own collections: incrementer status.
-func StatePrivileges(c *config.Config) []Privilege {
+// ConnectToRead opens a client for a verb that only reads our own collections, when the user may.
+func ConnectToRead(ctx context.Context, c *config.Config, program string) (*mongo.Client, error) {
+	client, err := Connect(ctx, c.MongoDB, program)
+	if err != nil {
+		return nil, err
+	}
+	if err := Permitted(ctx, client, statePrivileges(c)); err != nil {
+		Close(ctx, client)
+		return nil, err
+	}
+	return client, nil
+}
+
+// statePrivileges are what it takes to read our own collections: incrementer status.
+func statePrivileges(c *config.Config) []Privilege {
 	var all privileges
 	for _, name := range own {
 		all.add(c.MongoDB.StateDatabase, name, "find")

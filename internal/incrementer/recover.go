@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"driftless/internal/checkpoint"
@@ -113,17 +112,15 @@ func (l *Lane) lost(ctx context.Context, cause error) (time.Duration, error) {
 	l.Metrics.restarted(l.ID.Source, reasonOf(cause))
 	if divided {
 		l.Log.Warn("source divided anew: its lanes start afresh, every counter of it is marked for a recount",
-			logkey.Lane, l.ID.String(), logkey.Cause, cause, logkey.Position, inWords(at.Position))
+			logkey.Lane, l.ID.String(), logkey.Cause, cause, logkey.Position, stream.InWords(at.Position))
 		return l.pause(), nil
 	}
 	l.Metrics.gap(l.ID.Source)
 	l.Log.Error("position lost: started afresh, every counter of the source is marked for a recount",
-		logkey.Lane, l.ID.String(), logkey.Error, cause, logkey.Position, inWords(at.Position),
+		logkey.Lane, l.ID.String(), logkey.Error, cause, logkey.Position, stream.InWords(at.Position),
 		logkey.Action, "run the reconciler; counters may be wrong until it has recounted them")
 	return l.pause(), nil // a server that answers so every time leaves no gap every second
 }
-
-func inWords(t bson.Timestamp) string { return time.Unix(int64(t.T), 0).UTC().Format(time.RFC3339) }
 
 // reasonOf is the short name of an error's cause, as metrics and gaps say it.
 func reasonOf(err error) string {

@@ -295,7 +295,7 @@ func staleness(at bson.Timestamp) string {
 	if at.IsZero() {
 		return "the server has no snapshot yet: a collection has just been created or changed"
 	}
-	age := time.Since(time.Unix(int64(at.T), 0)).Round(time.Second)
+	age := time.Since(stream.Clock(at)).Round(time.Second)
 	return fmt.Sprintf("the incrementer's position is %s old and the server keeps no snapshot of it: is the incrementer running?", age)
 }
 

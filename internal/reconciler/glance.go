@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"driftless/internal/counter"
+	"driftless/internal/stream"
 )
 
 // sinceBefore returns the looks from before the wait, and what was displayed since.
@@ -103,7 +104,7 @@ func (p *pass) glanceIn(ctx context.Context, keys []bson.RawValue) (map[string]l
 		return nil, bson.Timestamp{}, err
 	}
 	taken := mongo.SessionFromContext(ctx).SnapshotTime()
-	details, err := p.definition.Details(ctx, p.client, which, time.Unix(int64(taken.T), 0).Add(-p.settings.Settle))
+	details, err := p.definition.Details(ctx, p.client, which, stream.Clock(taken).Add(-p.settings.Settle))
 	if err != nil {
 		return nil, bson.Timestamp{}, err
 	}

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"driftless/internal/counter"
 	"driftless/internal/logkey"
+	"driftless/internal/stream"
 )
 
 // maxDescribed is how many drifted keys a run logs one by one.
@@ -190,7 +190,7 @@ func direction(drift int64) string {
 
 // positionInWords is a cluster time as a date and its place within that second.
 func positionInWords(t bson.Timestamp) string {
-	return time.Unix(int64(t.T), 0).UTC().Format(time.RFC3339) + "/" + strconv.FormatUint(uint64(t.I), 10)
+	return stream.InWords(t) + "/" + strconv.FormatUint(uint64(t.I), 10)
 }
 
 // conclude finishes the counter's report: how far it is verified, and the summary in the log. Every key that was
@@ -203,7 +203,7 @@ func (p *pass) conclude(ctx context.Context) {
 	}
 	whole := p.options.Key.IsZero() && p.report.complete
 	if p.report.complete && !through.IsZero() {
-		p.report.VerifiedThrough = time.Unix(int64(through.T), 0).UTC()
+		p.report.VerifiedThrough = stream.Clock(through)
 	}
 	if whole && !p.options.DryRun && !through.IsZero() && !kept {
 		if err := p.states.Verified(context.WithoutCancel(ctx), p.began.state, through); err != nil {

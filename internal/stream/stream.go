@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -103,6 +104,17 @@ func LastGroup(events []Event, token bson.Raw) int {
 	}
 	return 0
 }
+
+// Clock is a cluster time as a time of day, the zero time for none.
+func Clock(t bson.Timestamp) time.Time {
+	if t.IsZero() {
+		return time.Time{}
+	}
+	return time.Unix(int64(t.T), 0).UTC()
+}
+
+// InWords is a cluster time as people read it, to the second.
+func InWords(t bson.Timestamp) string { return Clock(t).Format(time.RFC3339) }
 
 // Before returns the instant before t. A stream whose token carries t is complete through it: every event of t may not
 // have been delivered yet, every earlier one has.
