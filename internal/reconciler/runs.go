@@ -131,7 +131,7 @@ func (h *History) Held(ctx context.Context, n int) ([]Run, error) {
 }
 
 func (h *History) list(ctx context.Context, filter bson.D, n int) ([]Run, error) {
-	cursor, err := h.runs.Find(ctx, filter, options.Find().SetSort(bson.D{{Key: "_id", Value: -1}}).SetLimit(int64(n)))
+	cursor, err := h.runs.Find(ctx, filter, options.Find().SetSort(bson.D{{Key: "started", Value: -1}, {Key: "_id", Value: -1}}).SetLimit(int64(n)))
 	var runs []Run
 	if err == nil {
 		err = cursor.All(ctx, &runs)
