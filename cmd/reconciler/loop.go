@@ -27,6 +27,7 @@ func loop(ctx context.Context, c *config.Config, definitions []*counter.Definiti
 		return err
 	}
 	defer deployment.Close(ctx, client)
+	options.Progress = logProgress(log)
 	registry := daemon.NewRegistry(program)
 	r := reconciler.New(client, c.MongoDB.StateDatabase, definitions, c.Reconciler, reconciler.NewMetrics(registry, definitions), log)
 	health, readiness := daemon.NewHealth(), daemon.NewReadiness()

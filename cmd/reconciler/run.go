@@ -19,16 +19,17 @@ import (
 
 func runCommand() *cobra.Command {
 	var (
-		chosen                      choice
-		single, dryRun, failOnDrift bool
-		metricsFile                 string
+		chosen                              choice
+		single, dryRun, failOnDrift, resume bool
+		metricsFile                         string
 	)
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Reconcile every so often, or once: recount, report, repair",
 		Long: "run reconciles every so often until it is stopped; its port serves /status, /healthz, /readyz and /metrics.\n" +
 			"With --once it does one run and prints its report: it exits with 0, with 1 when something could not be judged, and\n" +
-			"with 3 when repairs were held (`reconciler approve RUN`), or drift was found and --fail-on-drift is given.",
+			"with 3 when repairs were held (`reconciler approve RUN`), or drift was found and --fail-on-drift is given.\n" +
+			"A full run that was broken off goes on with --resume; the recounts that the loop has to make do so by themselves.",
 		Example: "  reconciler run\n" +
 			"  reconciler run --once --full -o json\n" +
 			"  reconciler run --once --counter comments_per_post --key 42",
@@ -37,6 +38,7 @@ func runCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&single, "once", false, "one run, then exit")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "write nothing, not even marks")
 	cmd.Flags().BoolVar(&failOnDrift, "fail-on-drift", false, "exit with 3 when drift was found; needs --once")
+	cmd.Flags().BoolVar(&resume, "resume", false, "go on with a full run that was broken off; needs --full")
 	cmd.Flags().StringVar(&metricsFile, "metrics-file", "", "`FILE` to write the metrics of the run to, for node_exporter's textfile collector; needs --once")
 	output := daemon.OutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -47,7 +49,10 @@ func runCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		options.DryRun = dryRun
+		options.DryRun, options.Resume = dryRun, resume
+		if resume && (!options.Full || dryRun) {
+			return daemon.Usagef("--resume goes on with a full run, which a dry run leaves no trace of: give it with --full, and without --dry-run")
+		}
 		if !single {
 			return daemon.CleanStop(cmd.Context(), loop(cmd.Context(), c, definitions, options))
 		}
@@ -69,7 +74,7 @@ func canHold(file string) error {
 
 // onlyWithOnce refuses flags that mean nothing to a loop.
 func onlyWithOnce(cmd *cobra.Command, once bool) error {
-	for _, name := range []string{"fail-on-drift", "key", "limit", "output", "metrics-file"} {
+	for _, name := range []string{"fail-on-drift", "key", "limit", "output", "metrics-file", "resume"} {
 		if !once && cmd.Flags().Changed(name) {
 			return daemon.Usagef("--%s needs --once", name)
 		}
@@ -152,7 +157,7 @@ func onceWith(cmd *cobra.Command, client *mongo.Client, c *config.Config, defini
 	log := command.Logger(quietLevel(c.Log.Level, options.DryRun || daemon.IsTerminal(os.Stderr)), c.Log.Format)
 	registry := prometheus.NewRegistry()
 	r := reconciler.New(client, c.MongoDB.StateDatabase, definitions, c.Reconciler, reconciler.NewMetrics(registry, definitions), log)
-	options.Wait, options.Tell = true, func(what string) { tell(cmd, what) }
+	options.Wait, options.Tell, options.Progress = true, func(what string) { tell(cmd, what) }, progressOf(cmd)
 	report, failure := r.RunOnce(cmd.Context(), options)
 	var err error
 	if told.output == daemon.JSON {

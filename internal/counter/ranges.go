@@ -131,8 +131,8 @@ func sample(ctx context.Context, c *mongo.Collection, path string, perRange int6
 	return keys, nil
 }
 
-// maxBoundBytes is how much of a command of 16 MiB bounds may take.
-const maxBoundBytes = 8 << 20
+// maxBoundBytes is how much bounds may take: each stands in two ranges, and all of these in one document of 16 MiB.
+const maxBoundBytes = 4 << 20
 
 // thinned leaves out so many of the keys, evenly, that the others fit into one command. Fewer bounds make larger ranges.
 func thinned(keys []bson.RawValue) []bson.RawValue {

@@ -48,6 +48,7 @@ func (p *pass) lookApplication(ctx context.Context) error {
 	case !p.options.Key.IsZero():
 		err = p.keys(ctx, []counter.Touched{{Key: p.options.Key}})
 	default:
+		p.full = true
 		err = p.everyRange(ctx)
 	}
 	if err != nil {

@@ -64,6 +64,18 @@ func (p *pass) decide(ctx context.Context, over bool) error {
 	return p.letBe(ctx, waiting)
 }
 
+// markWaiting has the next run look at what waits, should this one not come to decide.
+func (p *pass) markWaiting(ctx context.Context) error {
+	var unmarked []bson.RawValue
+	for i, v := range p.hold.waiting {
+		if !v.marked {
+			p.hold.waiting[i].marked = true
+			unmarked = append(unmarked, v.key)
+		}
+	}
+	return p.definition.Touch(ctx, p.states, unmarked)
+}
+
 // letBe leaves held keys as they are, with a mark, so that the next run sees them again. Those beyond the bound of what
 // waits are found by the full run that approves them.
 func (p *pass) letBe(ctx context.Context, verdicts []verdict) error {

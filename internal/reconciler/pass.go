@@ -28,11 +28,12 @@ type pass struct {
 	target     target
 	hold       hold
 
-	began   standing            // where the counter stood before its touched keys were listed
-	seen    map[string]bool     // keys compared by their mark in the state database, which a page or range may hold as well
-	leftOut int                 // keys and ranges that could not be counted
-	ranges  []counter.Selection // of a full pass
-	closer  closer              // of a counter that the application increments itself
+	began   standing        // where the counter stood before its touched keys were listed
+	seen    map[string]bool // keys compared by their mark in the state database, which a page or range may hold as well
+	leftOut int             // keys and ranges that could not be counted
+	full    bool            // every key is compared
+	walk    *walk           // over the ranges of all keys, nil before it
+	closer  closer          // of a counter that the application increments itself
 }
 
 // look compares what the options ask for: one key, all keys, or those touched since the last run.
@@ -54,9 +55,9 @@ func (p *pass) look(ctx context.Context) error {
 		return err
 	}
 	p.remembersHold()
-	full := p.options.Full || p.asSighted(p.began.state).State == counter.Rebasing
-	if full {
-		err = p.full(ctx)
+	p.full = p.options.Full || p.asSighted(p.began.state).State == counter.Rebasing
+	if p.full {
+		err = p.everyKey(ctx)
 	} else {
 		err = p.pages(ctx, p.definition.Touched(p.client, p.states, p.settings.BatchKeys))
 		if err == nil && !p.options.DryRun {
@@ -69,33 +70,28 @@ func (p *pass) look(ctx context.Context) error {
 	if err == nil {
 		err = p.sameTarget(ctx)
 	}
-	if err == nil && !p.options.DryRun {
-		err = p.concludeHold(ctx)
-	}
-	if err != nil || p.options.DryRun || p.leftOut > 0 {
+	if err != nil || p.options.DryRun {
 		return err
 	}
-	return p.finish(ctx, full)
+	if err := p.concludeHold(ctx); err != nil || p.leftOut > 0 {
+		return errors.Join(err, p.recordWalk(ctx))
+	}
+	return p.finish(ctx)
 }
 
 // finish records a pass in which every row could be counted. After a full one the counter is active: what was set apart
 // is marked, and needs no second look at all the others.
-func (p *pass) finish(ctx context.Context, full bool) error {
+func (p *pass) finish(ctx context.Context) error {
 	if p.emptied() {
 		return p.states.MarkLost(ctx, p.began.state)
 	}
-	if err := p.keepSighting(ctx, full); err != nil {
+	if err := errors.Join(p.keepSighting(ctx, p.full), p.concludeWalk(ctx)); err != nil {
 		return err
-	}
-	if full {
-		if err := p.sweptWhole(ctx, p.ranges); err != nil {
-			return err
-		}
 	}
 	if p.began.state.State != counter.Rebasing {
 		return nil
 	}
-	if p.began.through().Before(p.began.state.After) {
+	if p.through().Before(p.began.state.After) {
 		return nil // what the recount is for lies beyond it: once more, with the next run
 	}
 	ended, err := p.states.Activate(ctx, p.began.state)
@@ -106,31 +102,23 @@ func (p *pass) finish(ctx context.Context, full bool) error {
 	return err
 }
 
-// full compares every key, range by range: keys of rows and of counter documents.
-func (p *pass) full(ctx context.Context) error {
+// through is the position through which a complete pass has compared what it had to: the one where it began, also when
+// that was in an earlier run.
+func (p *pass) through() bson.Timestamp {
+	at := p.began.through()
+	if p.full && p.walk != nil && p.walk.From.Before(at) {
+		return p.walk.From
+	}
+	return at
+}
+
+// everyKey compares every key, range by range: keys of rows and of counter documents.
+func (p *pass) everyKey(ctx context.Context) error {
 	// Marks first: those that a pass over the documents does not clear stand in the state database.
 	if err := p.pages(ctx, p.definition.MarkedApart(p.client, p.states, p.settings.BatchKeys)); err != nil {
 		return err
 	}
 	return p.everyRange(ctx)
-}
-
-// everyRange compares every key of rows and of counter documents, range by range.
-func (p *pass) everyRange(ctx context.Context) error {
-	err := p.insist(ctx, func() (err error) {
-		p.ranges, err = p.definition.Ranges(ctx, p.client, p.rowsPerRange)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	for _, r := range p.ranges {
-		if err := p.within(ctx, r); err != nil {
-			return err
-		}
-	}
-	p.rowsWithoutKey(ctx)
-	return nil
 }
 
 // pages compares a list of touched keys.

@@ -28,13 +28,15 @@ type Options struct {
 	Counter string        // only this one; "" for all
 	Key     bson.RawValue // only this one; zero for all
 	Full    bool          // every key, not only the touched ones
+	Resume  bool          // a full run goes on where an earlier one was broken off
 	DryRun  bool          // write nothing at all
 	// Approved are counters whose repairs are made however many keys have drifted, and the only ones to look at; nil for
 	// all, with the guard.
 	Approved []string
-	Limit    int          // drifted keys to report, the largest; 0 for all
-	Wait     bool         // a second time for counters of the application that were just being written to
-	Tell     func(string) // is told what a run waits for; nil for nobody
+	Limit    int            // drifted keys to report, the largest; 0 for all
+	Wait     bool           // a second time for counters of the application that were just being written to
+	Tell     func(string)   // is told what a run waits for; nil for nobody
+	Progress func(Progress) // is told how far a full pass is, range by range; nil for nobody
 }
 
 // Reconciler runs over the counters of one configuration.
@@ -50,6 +52,7 @@ type Reconciler struct {
 	log         *slog.Logger
 
 	rowsPerRange int64
+	recordEvery  time.Duration
 	pace         *pace
 	heart        Heart                // beats with every batch of the loop; nil for a single run
 	rest         map[string]time.Time // until when the loop leaves a counter alone that the application keeps
@@ -66,7 +69,7 @@ func New(client *mongo.Client, stateDatabase string, definitions []*counter.Defi
 	return &Reconciler{
 		client: client, checkpoints: checkpoints, states: states, journal: counter.NewJournal(client, checkpoints, states),
 		history:     NewHistory(client, stateDatabase),
-		definitions: definitions, settings: settings, metrics: metrics, log: log, rowsPerRange: rowsPerRange,
+		definitions: definitions, settings: settings, metrics: metrics, log: log, rowsPerRange: rowsPerRange, recordEvery: recordEvery,
 		pace: &pace{keysPerSecond: settings.MaxKeysPerSecond, rowsPerSecond: settings.MaxRowsPerSecond},
 		rest: map[string]time.Time{},
 	}

@@ -196,7 +196,7 @@ func positionInWords(t bson.Timestamp) string {
 // conclude finishes the counter's report: how far it is verified, and the summary in the log. Every key that was
 // touched up to the position where the pass began was listed after it, and compared there or later.
 func (p *pass) conclude(ctx context.Context) {
-	through := p.began.through()
+	through := p.through()
 	kept := p.definition.ByApplication()
 	if kept {
 		through = p.closer.first
@@ -236,7 +236,7 @@ func (p *pass) backlog(ctx context.Context, whole bool) {
 	}
 	through := p.began.state.VerifiedThrough
 	if whole {
-		through = p.began.through()
+		through = p.through()
 	}
 	p.metrics.backlog(p.definition.Name, n, through)
 }
