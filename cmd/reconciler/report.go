@@ -154,7 +154,7 @@ func printDrifted(w io.Writer, report *reconciler.Report) error {
 	if !report.Drifted() {
 		return nil
 	}
-	if _, err := fmt.Fprintln(w, "\nThe largest drifts (drift = displayed - truth):"); err != nil {
+	if _, err := fmt.Fprintln(w, "\nThe largest drifts (displayed - truth): too high points to duplicates or missed decrements, too low to lost events."); err != nil {
 		return err
 	}
 	table := daemon.NewTable(w, "COUNTER", "KEY", "DISPLAYED", "TRUTH", "DRIFT", "CAUSE")

@@ -141,6 +141,8 @@ type Reconciler struct {
 	BatchKeys            int
 	MaxKeysPerSecond     int
 	MaxRowsPerSecond     int
+	CostlyKeyShare       float64
+	PauseWhenLagging     time.Duration
 	JudgeTimeout         time.Duration
 	HoldWhenDriftedShare float64
 	HoldMinKeys          int

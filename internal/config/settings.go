@@ -119,6 +119,16 @@ var Settings = []Setting{
 		bind: func(c *Config) decoder { return whole(&c.Reconciler.MaxRowsPerSecond, 0, math.MaxInt32) },
 	},
 	{
+		Path: "reconciler.costly_key_share", Default: "0.05", Unit: "share of the time, 0 to 1",
+		Help: "a key whose recount takes more of the loop's time than this is recounted less often, at least once in a sweep",
+		bind: func(c *Config) decoder { return share(&c.Reconciler.CostlyKeyShare) },
+	},
+	{
+		Path: "reconciler.pause_when_lagging", Default: "30s", Unit: "duration",
+		Help: "a run pauses between batches while the incrementer, or a majority of the members, is further behind than this",
+		bind: func(c *Config) decoder { return duration(&c.Reconciler.PauseWhenLagging, time.Second) },
+	},
+	{
 		Path: "reconciler.judge_timeout", Default: "10s", Unit: "duration",
 		Help: "how long a run waits for a position that can be judged",
 		bind: func(c *Config) decoder { return duration(&c.Reconciler.JudgeTimeout, smallest) },

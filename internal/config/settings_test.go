@@ -30,7 +30,7 @@ func TestTheTableCoversEveryFieldOfItsSections(t *testing.T) {
 	other := map[string]string{
 		"mongodb.uri": "mongodb://other", "mongodb.uri_file": "other", "mongodb.state_database": "other",
 		"log.level": "warn", "log.format": "json", "incrementer.listen": "other:1", "reconciler.listen": "other:1",
-		"reconciler.hold_when_drifted_share": "0.9",
+		"reconciler.hold_when_drifted_share": "0.9", "reconciler.costly_key_share": "0.9",
 	}
 	table := map[string]Setting{}
 	for _, s := range Settings {

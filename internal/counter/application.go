@@ -66,7 +66,6 @@ type Detail struct {
 	// Low and High are how much lower and higher than N the display may be (Low is not positive, High not negative), as
 	// far as rows tell that were created, deleted or updated a moment ago.
 	Low, High int64
-	Rows      int64
 	// Print differs when the set of rows does, or what counts of one of them.
 	Print int64
 }
@@ -105,7 +104,7 @@ func (d *Definition) Details(ctx context.Context, client *mongo.Client, which Se
 
 // detailOf reads one group.
 func detailOf(raw bson.Raw) Detail {
-	detail := Detail{Truth: Truth{Key: raw.Lookup("_id")}, Rows: raw.Lookup("rows").AsInt64()}
+	detail := Detail{Truth: Truth{Key: raw.Lookup("_id"), Rows: raw.Lookup("rows").AsInt64()}}
 	for path, n := range map[string]*int64{"n": &detail.N, "low": &detail.Low, "high": &detail.High, "print": &detail.Print} {
 		v := raw.Lookup(path)
 		if v.Type != bson.TypeInt64 && v.Type != bson.TypeInt32 {

@@ -26,6 +26,8 @@ func (s Selection) On(path string) bson.D { return one(path, bson.D(s)) }
 type Truth struct {
 	Key bson.RawValue
 	N   int64
+	// Rows is how many there are, those that do not count included.
+	Rows int64
 	// Bad says why N is not a count: the sum is beyond 64 bits.
 	Bad string
 }
@@ -55,7 +57,8 @@ func (d *Definition) Count(ctx context.Context, client *mongo.Client, which Sele
 		} else {
 			truth.Bad = fmt.Sprintf("the sum is %s, beyond 64 bits", n)
 		}
-		rows += raw.Lookup("rows").AsInt64()
+		truth.Rows = raw.Lookup("rows").AsInt64()
+		rows += truth.Rows
 		truths[Canonical(truth.Key)] = truth
 	}
 	if err := cursor.Err(); err != nil {

@@ -148,23 +148,24 @@ func (d *Definition) repair(r Repair, id bson.ObjectID) mongo.WriteModel {
 // upserts reports whether a repair may make the document: not where one was read, which somebody has deleted then.
 func (d *Definition) upserts(r Repair) bool { return d.Target.Upsert && !r.Read.Exists }
 
-func untouch(d *Definition, mark Touched) mongo.WriteModel {
-	return mongo.NewDeleteOneModel().SetFilter(bson.D{{Key: "_id", Value: keyID(d, mark.Key)}, {Key: "stamp", Value: mark.Stamp}})
+func untouch(d *Definition, mark Touched, stamp any) mongo.WriteModel {
+	return mongo.NewDeleteOneModel().SetFilter(bson.D{{Key: "_id", Value: keyID(d, mark.Key)}, {Key: "stamp", Value: stamp}})
 }
 
 // Untouch clears marks of the state database, and what was set apart for the same keys: a key that has been compared
 // owes nothing to an increment that its document once could not take.
 func (d *Definition) Untouch(ctx context.Context, states *States, marks []Touched) error {
-	var models []mongo.WriteModel
+	var touched, letters []mongo.WriteModel
 	for _, mark := range marks {
 		if !mark.Stamp.IsZero() {
-			models = append(models, untouch(d, mark))
+			touched = append(touched, untouch(d, mark, mark.Stamp))
+			letters = append(letters, untouch(d, mark, one("$lte", mark.Stamp))) // a later increment has put its own stamp on the mark
 		}
 	}
-	if err := states.write(ctx, DeadLettersCollection, models); err != nil {
+	if err := states.write(ctx, DeadLettersCollection, letters); err != nil {
 		return err
 	}
-	return states.write(ctx, TouchedCollection, models)
+	return states.write(ctx, TouchedCollection, touched)
 }
 
 // Touch marks keys in the state database, so that the next run looks at them again.

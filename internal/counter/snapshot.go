@@ -30,18 +30,23 @@ func Snapshot(ctx context.Context, client *mongo.Client, at bson.Timestamp, read
 // seconds. SnapshotTooOld, SnapshotUnavailable.
 func IsSnapshotGone(err error) bool { return stream.HasCode(err, 239, 246) }
 
-// LastWrite is the cluster time of the primary's last write, a majority has it or not. Anybody may ask.
-func LastWrite(ctx context.Context, client *mongo.Client) (bson.Timestamp, error) {
+// Writes are the cluster times of the last write that the primary has, and that a majority has.
+type Writes struct{ Primary, Majority bson.Timestamp }
+
+// LastWrites asks the primary, as anybody may.
+func LastWrites(ctx context.Context, client *mongo.Client) (Writes, error) {
+	type opTime struct {
+		At bson.Timestamp `bson:"ts"`
+	}
 	var hello struct {
 		LastWrite struct {
-			OpTime struct {
-				At bson.Timestamp `bson:"ts"`
-			} `bson:"opTime"`
+			OpTime         opTime `bson:"opTime"`
+			MajorityOpTime opTime `bson:"majorityOpTime"`
 		} `bson:"lastWrite"`
 	}
 	err := database(client, "admin").RunCommand(ctx, one("hello", 1)).Decode(&hello)
 	if err != nil {
-		return bson.Timestamp{}, fmt.Errorf("ask for the last write: %w", err)
+		return Writes{}, fmt.Errorf("ask for the last write: %w", err)
 	}
-	return hello.LastWrite.OpTime.At, nil
+	return Writes{hello.LastWrite.OpTime.At, hello.LastWrite.MajorityOpTime.At}, nil
 }

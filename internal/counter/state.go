@@ -225,6 +225,33 @@ func touch(d *Definition, key bson.RawValue, stamp bson.ObjectID) mongo.WriteMod
 		}}})
 }
 
+// Lettered returns those of the keys that have a dead letter: a delta that their document could not take.
+func (s *States) Lettered(ctx context.Context, d *Definition, keys []bson.RawValue) ([]bson.RawValue, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	byID, ids := make(map[string]bson.RawValue, len(keys)), make([]string, len(keys))
+	for i, key := range keys {
+		ids[i] = keyID(d, key)
+		byID[ids[i]] = key
+	}
+	cursor, err := s.db.Collection(DeadLettersCollection).Find(ctx, one("_id", one("$in", ids)), options.Find().SetProjection(one("_id", 1)))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", DeadLettersCollection, err)
+	}
+	var letters []struct {
+		ID string `bson:"_id"`
+	}
+	if err := cursor.All(ctx, &letters); err != nil {
+		return nil, fmt.Errorf("read %s: %w", DeadLettersCollection, err)
+	}
+	found := make([]bson.RawValue, len(letters))
+	for i, letter := range letters {
+		found[i] = byID[letter.ID]
+	}
+	return found, nil
+}
+
 // deadLetter records a delta that a document could not take. More of the same key add up in one record. It has the _id and
 // the stamp of the mark that goes with it.
 func deadLetter(a Apart, lane string, stamp bson.ObjectID) mongo.WriteModel {

@@ -188,7 +188,7 @@ func (p *pass) lookAt(ctx context.Context, keys []bson.RawValue, before, open ma
 		if err := p.conclusions(ctx, found, open); err != nil {
 			return err
 		}
-		return p.pace.did(ctx, began, int64(len(keys)), rowsOf(found))
+		return p.afterBatch(ctx, began, int64(len(keys)), rowsOf(found), bson.Timestamp{})
 	case !errors.As(err, &failed):
 		return err
 	case half == 0:
@@ -267,8 +267,9 @@ func (p *pass) waitToSettle(ctx context.Context, open map[string]seenAt) error {
 	case <-timer.C:
 	}
 	p.closer.waited = p.settings.Settle
-	return p.insist(ctx, func() (err error) {
-		p.closer.since, err = counter.LastWrite(ctx, p.client)
+	return p.insist(ctx, func() error {
+		last, err := counter.LastWrites(ctx, p.client)
+		p.closer.since = last.Primary
 		return err
 	})
 }

@@ -313,17 +313,17 @@ func TestTheLoopLeavesAKeptCounterAloneForAWhile(t *testing.T) {
 		}
 	}
 	r.heart = beats{}
-	r.rest[counterName] = time.Now().Add(time.Hour)
+	r.idle[counterName] = time.Now().Add(time.Hour)
 	if report := f.run(r, Options{}); len(report.Counters) != 0 || report.Result != ResultOK {
 		t.Errorf("the loop while it rests: %s", show(report))
 	}
-	r.rest[counterName] = time.Now()
+	r.idle[counterName] = time.Now()
 	started := time.Now()
 	if report := f.run(r, Options{}); len(report.Counters) != 1 {
 		t.Errorf("the loop after that: %s", show(report))
 	}
-	if took := time.Since(started); !r.rest[counterName].After(started.Add(5 * took)) {
-		t.Errorf("a pass of %s, and the next may come %s after it", took, r.rest[counterName].Sub(started))
+	if took := time.Since(started); !r.idle[counterName].After(started.Add(5 * took)) {
+		t.Errorf("a pass of %s, and the next may come %s after it", took, r.idle[counterName].Sub(started))
 	}
 }
 

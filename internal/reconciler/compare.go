@@ -8,22 +8,6 @@ import (
 	"driftless/internal/counter"
 )
 
-// Cause of a drift: what the evidence says, and "unknown" where it says nothing.
-type Cause string
-
-// Causes.
-const (
-	CauseUnknown      Cause = "unknown"
-	CauseEdited       Cause = "edited"         // base or live was written by somebody else: total bears witness
-	CauseNoDocument   Cause = "no document"    // there are rows, and nothing to display them
-	CauseGap          Cause = "gap"            // events were lost, and it is recorded
-	CauseMissingImage Cause = "missing image"  // an event came without the image that tells what it did
-	CauseSetApart     Cause = "set apart"      // the document could not take an increment
-	CauseTarget       Cause = "target_changed" // the collection of the documents was dropped, replaced or emptied
-	CausePartitions   Cause = "partitions"     // the source was divided into another number of lanes
-	CauseReset        Cause = "reset"          // an operator moved the checkpoint
-)
-
 // reading is everything about one key at one position.
 type reading struct {
 	document counter.Document
@@ -66,6 +50,7 @@ const (
 	skipRefused    = "refused"     // its document refuses the repair
 	skipHeld       = "held"        // too many have drifted: it waits for an approval
 	skipUndone     = "undone"      // its last repair was taken back, and it is not released
+	skipCostly     = "costly"      // its recount is costly and not due yet
 	skipBusy       = "busy"        // its document, or its rows, are written to all the time
 )
 
@@ -119,24 +104,4 @@ func compare(r reading, upsert bool, state counter.State) verdict {
 		}
 	}
 	return v
-}
-
-// cause names what the evidence points to. total is moved by the very updates that move base and live: where it
-// differs from their sum, somebody else wrote one of them.
-func cause(r reading, v verdict, upsert bool, reason Cause) Cause {
-	switch {
-	case v.totalAlone, r.document.HasTotal && r.document.Total-r.tail != v.displayed:
-		return CauseEdited
-	case reason != "":
-		return reason
-	case r.mark.Reason == counter.ReasonMissingImage:
-		return CauseMissingImage
-	case upsert && r.mark.ByLane():
-		// The document could carry its own mark, and did not.
-		return CauseSetApart
-	case !r.document.Exists:
-		return CauseNoDocument
-	default:
-		return CauseUnknown
-	}
 }

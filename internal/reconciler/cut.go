@@ -55,6 +55,8 @@ type view struct {
 	truths    map[string]counter.Truth
 	tail      map[string]int64
 	laneOf    map[string]int // by key, where there are several lanes
+	rows      int64          // that were counted
+	took      time.Duration  // to read it
 }
 
 // position is the one at which a key was judged, by its canonical form: its own lane's. A key that has neither rows nor a
@@ -84,7 +86,9 @@ func (p *pass) read(ctx context.Context, which counter.Selection) (view, error) 
 		err = p.sameRows(ctx, v.lanes)
 	}
 	v.tail = tailOf(v.lanes, p.definition.Name)
-	return v, p.verdictOn(err, v.through(), time.Since(started))
+	v.took = time.Since(started)
+	p.report.rows += v.rows
+	return v, p.verdictOn(err, v.through(), v.took)
 }
 
 // count fills in the truths of the selection. A lane's position says nothing about another lane's keys, and which keys
@@ -124,7 +128,7 @@ func (p *pass) countLane(ctx context.Context, v *view, lane checkpoint.LaneID, w
 			return err
 		}
 		maps.Copy(v.truths, truths)
-		p.report.rows += rows
+		v.rows += rows
 	}
 	return nil
 }

@@ -76,24 +76,3 @@ func recorded(d *counter.Definition, s counter.State) error {
 		return &unjudgedError{skipDefinition, "another deployment counts another counter of this name with the same state database: rename one of the two, or give one another mongodb.state_database"}
 	}
 }
-
-// reasonOf is the cause that is on record for a counter.
-func reasonOf(s counter.State) Cause {
-	if s.State != counter.Rebasing {
-		return ""
-	}
-	switch s.Reason {
-	case counter.ReasonGap:
-		return CauseGap
-	case counter.ReasonMissingImage:
-		return CauseMissingImage
-	case counter.ReasonTarget:
-		return CauseTarget
-	case counter.ReasonPartitions:
-		return CausePartitions
-	case counter.ReasonReset:
-		return CauseReset
-	default:
-		return ""
-	}
-}

@@ -13,7 +13,7 @@ import (
 func seen(displayed, truth, low, high, mark int64) look {
 	return look{
 		document: counter.Document{Exists: true, Base: displayed},
-		detail:   counter.Detail{Truth: counter.Truth{N: truth}, Low: low, High: high, Rows: truth, Print: mark},
+		detail:   counter.Detail{Truth: counter.Truth{N: truth, Rows: truth}, Low: low, High: high, Print: mark},
 	}
 }
 

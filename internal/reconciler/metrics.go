@@ -23,13 +23,14 @@ type Metrics struct {
 	skipped                        *prometheus.CounterVec
 	touchedBacklog, oldestTouched  *prometheus.GaugeVec
 	recurring                      *prometheus.GaugeVec
+	pausedSeconds                  *prometheus.CounterVec
 	leader                         prometheus.Gauge
 }
 
 // skipReasons are the values of the reason label.
 var skipReasons = []string{
 	skipBadField, skipBadSum, skipNoDocument, skipNoCheckpoint, skipDefinition, skipBroken, skipPosition, skipTail,
-	skipStale, skipNoRows, skipInterrupted, skipNoTarget, skipNoIndex, skipRaced, skipRefused, skipBusy, skipHeld, skipUndone,
+	skipStale, skipNoRows, skipInterrupted, skipNoTarget, skipNoIndex, skipRaced, skipRefused, skipBusy, skipHeld, skipUndone, skipCostly,
 }
 
 // NewMetrics registers the reconciler's metrics, every series of the given counters from the start.
@@ -70,6 +71,7 @@ func NewMetrics(r prometheus.Registerer, definitions []*counter.Definition) *Met
 		touchedBacklog:  gauge("reconciler_touched_backlog_keys", "Keys touched and not yet compared, after the last run.", "counter"),
 		oldestTouched:   gauge("reconciler_oldest_touched_timestamp_seconds", "Lower bound of when the oldest key not yet compared was touched, as a Unix time; 0 for none, or when nothing has been compared yet.", "counter"),
 		recurring:       gauge("reconciler_recurring_drift_keys", "Keys that drifted in the last run although they had been repaired before.", "counter"),
+		pausedSeconds:   count("reconciler_paused_seconds_total", "Time that runs have paused between batches, by what was under strain.", "reason"),
 		leader: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "reconciler_leader", Help: "1 while this instance runs the reconciliations.",
 		}),
@@ -77,6 +79,9 @@ func NewMetrics(r prometheus.Registerer, definitions []*counter.Definition) *Met
 	r.MustRegister(m.driftSize, m.duration, m.leader)
 	for _, result := range []string{ResultOK, ResultPartial, ResultFailed, ResultHeld, ResultSkipped} {
 		m.runs.WithLabelValues(result)
+	}
+	for _, strain := range strains {
+		m.pausedSeconds.WithLabelValues(strain)
 	}
 	for _, d := range definitions {
 		m.start(d)
@@ -127,6 +132,10 @@ func (m *Metrics) passed(r *CounterReport, whole bool) {
 
 func (m *Metrics) drifted(name string, drift int64) {
 	m.driftSize.WithLabelValues(name, direction(drift)).Observe(float64(abs(drift)))
+}
+
+func (m *Metrics) paused(strain string, d time.Duration) {
+	m.pausedSeconds.WithLabelValues(strain).Add(d.Seconds())
 }
 
 func (m *Metrics) rowsWithoutKey(name string, n int64) {

@@ -31,6 +31,8 @@ type pass struct {
 	began   standing        // where the counter stood before its touched keys were listed
 	seen    map[string]bool // keys compared by their mark in the state database, which a page or range may hold as well
 	leftOut int             // keys and ranges that could not be counted
+	rested  bson.Timestamp  // where the touched keys that rest were compared at the earliest, zero for none
+	paused  bool            // has told that it pauses
 	full    bool            // every key is compared
 	walk    *walk           // over the ranges of all keys, nil before it
 	closer  closer          // of a counter that the application increments itself
@@ -103,11 +105,14 @@ func (p *pass) finish(ctx context.Context) error {
 }
 
 // through is the position through which a complete pass has compared what it had to: the one where it began, also when
-// that was in an earlier run.
+// that was in an earlier run, or earlier by the keys that rest.
 func (p *pass) through() bson.Timestamp {
 	at := p.began.through()
 	if p.full && p.walk != nil && p.walk.From.Before(at) {
-		return p.walk.From
+		at = p.walk.From
+	}
+	if !p.rested.IsZero() && p.rested.Before(at) {
+		at = p.rested
 	}
 	return at
 }
@@ -135,8 +140,13 @@ func (p *pass) pages(ctx context.Context, list *counter.TouchedKeys) error {
 		if err != nil || len(page) == 0 {
 			return err
 		}
-		if err := p.keys(ctx, page); err != nil {
-			return err
+		size := p.sizeOf(p.definition.Name)
+		for page = p.due(page); len(page) > 0; {
+			n := min(len(page), size.keys)
+			if err := p.keys(ctx, page[:n]); err != nil {
+				return err
+			}
+			page = page[n:]
 		}
 	}
 }
@@ -184,7 +194,7 @@ func (p *pass) batch(ctx context.Context, which counter.Selection, marks []count
 		if err := p.firstLook(ctx, which, marks); err != nil {
 			return err
 		}
-		return p.pace.did(ctx, began, p.report.Checked-checked, p.report.rows-rows)
+		return p.afterBatch(ctx, began, p.report.Checked-checked, p.report.rows-rows, bson.Timestamp{})
 	}
 	var v view
 	err := p.waitFor(ctx, func() (err error) {
@@ -197,7 +207,20 @@ func (p *pass) batch(ctx context.Context, which counter.Selection, marks []count
 	if err := p.settle(ctx, v, p.judge(v, marks)); err != nil {
 		return err
 	}
-	return p.pace.did(ctx, began, p.report.Checked-checked, p.report.rows-rows)
+	p.weigh(v)
+	if marks != nil {
+		p.sizeOf(p.definition.Name).took(len(marks), v.took)
+	}
+	return p.afterBatch(ctx, began, p.report.Checked-checked, p.report.rows-rows, v.through())
+}
+
+// afterBatch waits for what the limits ask, and for what is under strain. position is how far the incrementer is, zero
+// for none.
+func (p *pass) afterBatch(ctx context.Context, began time.Time, keys, rows int64, position bson.Timestamp) error {
+	if err := p.pace.did(ctx, began, keys, rows); err != nil {
+		return err
+	}
+	return p.breathe(ctx, position)
 }
 
 // rowsWithoutKey publishes how many rows count for nothing. It is for information: a pass does not fail by it.

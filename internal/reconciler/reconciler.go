@@ -55,7 +55,9 @@ type Reconciler struct {
 	recordEvery  time.Duration
 	pace         *pace
 	heart        Heart                // beats with every batch of the loop; nil for a single run
-	rest         map[string]time.Time // until when the loop leaves a counter alone that the application keeps
+	idle         map[string]time.Time // until when the loop leaves a counter alone that the application keeps
+	sizes        map[string]*batchSize
+	resting      map[string]map[string]rest // costly keys, by counter and canonical key
 
 	mutex  sync.Mutex
 	status Status // of the loop
@@ -71,7 +73,7 @@ func New(client *mongo.Client, stateDatabase string, definitions []*counter.Defi
 		history:     NewHistory(client, stateDatabase),
 		definitions: definitions, settings: settings, metrics: metrics, log: log, rowsPerRange: rowsPerRange, recordEvery: recordEvery,
 		pace: &pace{keysPerSecond: settings.MaxKeysPerSecond, rowsPerSecond: settings.MaxRowsPerSecond},
-		rest: map[string]time.Time{},
+		idle: map[string]time.Time{}, sizes: map[string]*batchSize{}, resting: map[string]map[string]rest{},
 	}
 }
 
@@ -104,7 +106,7 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 		if !o.wants(d.Name) {
 			continue
 		}
-		if r.heart != nil && started.Before(r.rest[d.Name]) {
+		if r.heart != nil && started.Before(r.idle[d.Name]) {
 			continue
 		}
 		began := time.Now()
@@ -119,7 +121,7 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 			pass.report.Skipped[skipNoCheckpoint]+pass.report.Skipped[skipDefinition]+pass.report.Skipped[skipStale] > 0
 		pass.conclude(ctx)
 		if d.ByApplication() {
-			r.rest[d.Name] = time.Now().Add(restFactor * (time.Since(began) - pass.closer.waited))
+			r.idle[d.Name] = time.Now().Add(restFactor * (time.Since(began) - pass.closer.waited))
 		}
 	}
 	report.conclude(o.Limit)

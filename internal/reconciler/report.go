@@ -135,10 +135,11 @@ func (r *CounterReport) trim(limit int) {
 }
 
 // skip counts a key, or a whole counter, that was not judged. Where there is no document and none is to be made, nothing
-// is displayed that could be wrong: rows without their document do not make a run partial.
+// is displayed that could be wrong: rows without their document do not make a run partial. Nor do costly keys that are not
+// due.
 func (r *CounterReport) skip(reason string) {
 	r.Skipped[reason]++
-	r.complete = r.complete && reason == skipNoDocument
+	r.complete = r.complete && (reason == skipNoDocument || reason == skipCostly)
 }
 
 // Drifted reports whether any counter of the run was wrong.

@@ -20,7 +20,7 @@ const maxBacklog = 1_000_000
 
 // settle reports the verdicts of one batch and, unless the run only looks, repairs what is wrong.
 func (p *pass) settle(ctx context.Context, v view, verdicts []verdict) error {
-	if err := p.keepUndone(ctx, verdicts); err != nil {
+	if err := errors.Join(p.keepUndone(ctx, verdicts), p.askLetters(ctx, verdicts)); err != nil {
 		return err
 	}
 	var repairs []verdict
