@@ -189,22 +189,28 @@ const (
 // ds in the lane, and drop all that does not matter: the row itself never leaves the server, and an edit of a field that
 // no counter looks at is no event at all.
 func Pipeline(ds []*Definition, lane checkpoint.LaneID) (bson.A, error) {
-	project := bson.D{{Key: fieldWallTime, Value: "$wallTime"}, {Key: fieldSpecial, Value: specialEvent()}}
-	relevant := bson.A{op("$ne", one("$type", "$"+fieldSpecial), "missing")}
+	project, relevant, err := contributions(ds, lane)
+	return bson.A{one("$project", project), relevant}, err
+}
+
+// contributions are the fields of a projected event, and the stage that drops what does not matter.
+func contributions(ds []*Definition, lane checkpoint.LaneID) (project, relevant bson.D, err error) {
+	project = bson.D{{Key: fieldWallTime, Value: "$wallTime"}, {Key: fieldSpecial, Value: specialEvent()}}
+	either := bson.A{op("$ne", one("$type", "$"+fieldSpecial), "missing")}
 	for i, d := range ds {
 		before, err := bound(d.contribution(lane), "$fullDocumentBeforeChange")
 		if err != nil {
-			return nil, fmt.Errorf("counter %s: %w", d.Name, err)
+			return nil, nil, fmt.Errorf("counter %s: %w", d.Name, err)
 		}
 		after, err := bound(d.contribution(lane), "$fullDocument")
 		if err != nil {
-			return nil, fmt.Errorf("counter %s: %w", d.Name, err)
+			return nil, nil, fmt.Errorf("counter %s: %w", d.Name, err)
 		}
 		b, a := fmt.Sprintf("b%d", i), fmt.Sprintf("a%d", i)
 		project = append(project, bson.E{Key: b, Value: before}, bson.E{Key: a, Value: after})
-		relevant = append(relevant, op("$ne", "$"+b, "$"+a))
+		either = append(either, op("$ne", "$"+b, "$"+a))
 	}
-	return bson.A{one("$project", project), one("$match", one("$expr", bson.D{{Key: "$or", Value: relevant}}))}, nil
+	return project, one("$match", one("$expr", bson.D{{Key: "$or", Value: either}})), nil
 }
 
 // specialEvent is missing for an insert, update, replace or delete that carries the images it needs, and describes

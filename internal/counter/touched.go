@@ -90,23 +90,30 @@ func (t *TouchedKeys) marks(ctx context.Context) ([]Touched, error) {
 	if err != nil {
 		return nil, err
 	}
-	var found []struct {
-		ID    string `bson:"_id"`
-		Key   bson.Binary
-		Stamp bson.ObjectID
-
-		Reason string
-		After  bson.Timestamp
-	}
+	var found []markDocument
 	if err := cursor.All(ctx, &found); err != nil {
 		return nil, err
 	}
 	page := make([]Touched, len(found))
 	for i, mark := range found {
-		page[i] = Touched{Key: readRawKey(mark.Key), Stamp: mark.Stamp, Reason: mark.Reason, After: mark.After}
+		page[i] = mark.touched()
 		t.afterMark = mark.ID
 	}
 	return page, nil
+}
+
+// markDocument is a mark as it stands in the state database.
+type markDocument struct {
+	ID    string `bson:"_id"`
+	Key   bson.Binary
+	Stamp bson.ObjectID
+
+	Reason string
+	After  bson.Timestamp
+}
+
+func (m markDocument) touched() Touched {
+	return Touched{Key: readRawKey(m.Key), Stamp: m.Stamp, Reason: m.Reason, After: m.After}
 }
 
 // markedDocuments reads the marks in the counter documents in the order of their index. A filter by $gt would stay
