@@ -11,7 +11,7 @@ import (
 // verbs that read settings, by program.
 var verbs = map[string][]string{
 	"incrementer": {"run", "validate", "check", "setup", "status", "checkpoint list", "checkpoint reset", "healthcheck"},
-	"reconciler":  {"run", "verify", "report", "approve", "undo", "validate", "check", "healthcheck"},
+	"reconciler":  {"run", "verify", "explain", "report", "approve", "undo", "validate", "check", "healthcheck"},
 }
 
 func TestHelpOfEveryVerbShowsEverySettingWithDefaultAndUnit(t *testing.T) {
@@ -81,6 +81,11 @@ func TestCommandLineAndFileFaultsAreOneLineEach(t *testing.T) {
 		{"reconciler", "verify --key {x", 2, "--key {x is not valid extended JSON"},
 		{"reconciler", "verify --key 1 --full", 2, "--key and --full exclude each other: drop one"},
 		{"reconciler", "verify --limit -1", 2, "--limit -1 is negative: 0 lists all"},
+		{"reconciler", "explain --key 1", 2, "--counter is missing: it may be comments_per_post, likes_per_user"},
+		{"reconciler", "explain --counter comments_per_post", 2, "--key is missing: explain looks at one key"},
+		{"reconciler", "explain --counter nope --key 1", 2, "--counter nope is not declared: it may be comments_per_post, likes_per_user"},
+		{"reconciler", "explain --counter comments_per_post --key {x", 2, "--key {x is not valid extended JSON"},
+		{"reconciler", "explain --counter comments_per_post --key 1 --since -1s", 2, "--since -1s is negative: 0 looks for no events"},
 		{"reconciler", "run --fail-on-drift", 2, "--fail-on-drift needs --once"},
 		{"reconciler", "run --key 1", 2, "--key needs --once"},
 		{"reconciler", "run -o json", 2, "--output needs --once"},

@@ -22,10 +22,18 @@ type choice struct {
 }
 
 func (o *choice) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.counter, "counter", "", "only this counter, a `name` (default all)")
-	cmd.Flags().StringVar(&o.key, "key", "", "only this `key`: extended JSON, a bare text, or the 24 digits of an ObjectId (default all)")
+	o.registerKey(cmd, "only this counter, a `name` (default all)", "only this `key`: "+keyForms+" (default all)")
 	cmd.Flags().BoolVar(&o.full, "full", false, "every key, not only those touched since the last run")
 	cmd.Flags().IntVar(&o.limit, "limit", 1000, "drifted `keys` to list for each counter, the largest; 0 for all")
+}
+
+// keyForms are what ParseKey reads.
+const keyForms = "extended JSON, a bare text, or the 24 digits of an ObjectId"
+
+// registerKey adds the flags that name a counter and a key.
+func (o *choice) registerKey(cmd *cobra.Command, counterHelp, keyHelp string) {
+	cmd.Flags().StringVar(&o.counter, "counter", "", counterHelp)
+	cmd.Flags().StringVar(&o.key, "key", "", keyHelp)
 	_ = cmd.RegisterFlagCompletionFunc("counter", completeCounters) // fails only for a flag that is not there
 }
 
@@ -68,13 +76,9 @@ func notEmpty(cmd *cobra.Command) error {
 // options checks a choice against what is declared.
 func (o *choice) options(definitions []*counter.Definition) (reconciler.Options, error) {
 	options := reconciler.Options{Counter: o.counter, Full: o.full, Limit: o.limit}
-	names := make([]string, len(definitions))
-	for i, d := range definitions {
-		names[i] = d.Name
-	}
 	switch {
-	case o.counter != "" && !slices.Contains(names, o.counter):
-		return options, daemon.Usagef("--counter %s is not declared: it may be %s", o.counter, strings.Join(names, ", "))
+	case o.counter != "" && !slices.ContainsFunc(definitions, func(d *counter.Definition) bool { return d.Name == o.counter }):
+		return options, daemon.Usagef("--counter %s is not declared: it may be %s", o.counter, namesOf(definitions))
 	case o.limit < 0:
 		return options, daemon.Usagef("--limit %d is negative: 0 lists all", o.limit)
 	case o.key == "":
@@ -88,4 +92,13 @@ func (o *choice) options(definitions []*counter.Definition) (reconciler.Options,
 	}
 	options.Key = key
 	return options, nil
+}
+
+// namesOf lists counters for people.
+func namesOf(definitions []*counter.Definition) string {
+	names := make([]string, len(definitions))
+	for i, d := range definitions {
+		names[i] = d.Name
+	}
+	return strings.Join(names, ", ")
 }

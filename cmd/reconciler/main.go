@@ -24,15 +24,16 @@ func verbs() *cobra.Command {
 		Use:   program,
 		Short: "Find out how wrong counters are, say why, and repair them",
 		Long: "reconciler recounts the rows of the counters touched since its last run, at the very position that the counter\n" +
-			"reflects, reports the drift (displayed - truth) with its sign, and repairs it. `reconciler verify` only looks, `reconciler report`\n" +
-			"tells of the latest runs, and `reconciler undo RUN` takes the repairs of one back.",
+			"reflects, reports the drift (displayed - truth) with its sign, and repairs it. `reconciler verify` only looks,\n" +
+			"`reconciler explain` shows what one counter is made of, `reconciler report` tells of the latest runs, and\n" +
+			"`reconciler undo RUN` takes the repairs of one back.",
 		Example: "  reconciler check\n" +
 			"  reconciler verify --full\n" +
 			"  reconciler run --once --full\n" +
 			"  reconciler run",
 	}
 	config.RegisterFlags(root.PersistentFlags(), "mongodb", "log", program)
-	root.AddCommand(runCommand(), verifyCommand(), reportCommand(), approveCommand(), undoCommand(),
+	root.AddCommand(runCommand(), verifyCommand(), explainCommand(), reportCommand(), approveCommand(), undoCommand(),
 		command.Validate(), command.Check(program, deployment.Reconcile, listen),
 		daemon.HealthcheckCommand(command.Listen(listen)), daemon.VersionCommand(program))
 	return root

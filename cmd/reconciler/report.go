@@ -68,9 +68,6 @@ func printSetApart(w io.Writer, report *reconciler.Report) error {
 	return nil
 }
 
-// lateAfter is how old a position may be that a lane at work has.
-const lateAfter = 15 * time.Second
-
 // printAge says that counters were compared as of a while ago: what has happened since is in neither number.
 func printAge(w io.Writer, report *reconciler.Report, asked scope, now time.Time) error {
 	for _, c := range report.Counters {
@@ -78,7 +75,7 @@ func printAge(w io.Writer, report *reconciler.Report, asked scope, now time.Time
 			continue // it is compared as of now
 		}
 		age := now.Sub(c.VerifiedThrough).Round(time.Second)
-		if c.VerifiedThrough.IsZero() || age < lateAfter {
+		if c.VerifiedThrough.IsZero() || age < reconciler.LateAfter {
 			continue
 		}
 		_, err := fmt.Fprintf(w, "\n%s was compared as of %s ago, where its incrementer is: what has happened since is not counted yet, "+

@@ -34,7 +34,7 @@ func NewTable(w io.Writer, columns ...string) *Table {
 func (t *Table) Row(cells ...any) {
 	texts := make([]string, len(cells))
 	for i, cell := range cells {
-		texts[i] = printable(fmt.Sprint(cell))
+		texts[i] = Printable(fmt.Sprint(cell))
 	}
 	_, _ = fmt.Fprintln(t.w, strings.Join(texts, "\t")) // into memory
 }
@@ -50,8 +50,8 @@ func (t *Table) Flush() error {
 	return nil
 }
 
-// printable returns text such that it stays in its cell and cannot steer a terminal: keys come from users.
-func printable(text string) string {
+// Printable returns text such that it stays in its cell or line and cannot steer a terminal: keys come from users.
+func Printable(text string) string {
 	if utf8.ValidString(text) && strings.IndexFunc(text, notPrintable) < 0 {
 		return text
 	}
