@@ -32,7 +32,7 @@ counters:
     rows: {database: %s, collection: likes, created_at: created_at}
     key: post_id
     target: {database: %[3]s, collection: posts, count: like_count}
-reconciler: {listen: 127.0.0.1:0, every: 1s, settle: 1s}
+reconciler: {listen: 127.0.0.1:0, every: 1s, settle: 1s, lease: 2s}
 `, uri, p.state, p.app))
 }
 
@@ -128,6 +128,10 @@ func TestLeastPrivilegesForWhatTheApplicationKeeps(t *testing.T) {
 	if n := p.shows(2); n != int32(2) {
 		t.Errorf("shows %v after the repair", n)
 	}
+	p.start("reconciler").leads()
+	p.kept(m.URI())
+	p.kept("mongodb://verify_" + p.app + ":" + password + "@" + m.Addr() + "/?replicaSet=rs0")
+	p.start("reconciler", "--dry-run").becomes("/readyz", 200, `"ready": true`)
 	p.kept(m.URI())
 	if got := p.privileges(deployment.Verify); len(got) != 3 {
 		t.Errorf("verify takes %v, want rows, target and their database", got)

@@ -70,7 +70,7 @@ counters:
     sum: likes
     target: {database: %[3]s, collection: user_counters}
 incrementer: {listen: 127.0.0.1:0, idle_checkpoint: 200ms, lease: 2s}
-reconciler: {listen: 127.0.0.1:0, judge_timeout: 1s, every: 1s}
+reconciler: {listen: 127.0.0.1:0, judge_timeout: 1s, every: 1s, lease: 2s}
 `, uri, p.state, p.app, source))
 }
 

@@ -101,7 +101,15 @@ func TestLeastPrivilegesAreEnough(t *testing.T) {
 		t.Errorf("after the repair: %d", n)
 	}
 
+	loop := p.start("reconciler")
+	loop.leads()
+	loop.terminate()
+	if code := loop.ended(); code != 0 || loop.logged("lease not given back, a standby leads when it runs out") != nil {
+		t.Errorf("the loop ends with %d:\n%s", code, loop.log)
+	}
+
 	p.as(m, "verify", verify)
+	p.start("reconciler", "--dry-run").becomes("/readyz", 200, `"ready": true`)
 	p.want(0, "reconciler", "verify", "--full")
 	p.wantLine(1, []string{"lacks privileges: grant it insert, update on " + p.app + ".post_counters, " + p.app + ".user_counters; insert, remove, update on " +
 		p.state + ".checkpoints"}, "reconciler", "run", "--once")

@@ -17,7 +17,7 @@ import (
 	"driftless/internal/realtest"
 )
 
-// lease is the places' incrementer.lease.
+// lease is the places' incrementer.lease and reconciler.lease.
 const lease = 2 * time.Second
 
 // soak is the long form of a number when DRIFTLESS_SOAK is set.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -65,7 +64,7 @@ func run(ctx context.Context, c *config.Config, definitions []*counter.Definitio
 		return err
 	}
 	log.Info("listening", "address", server.Addr())
-	p.group.Leases = checkpoint.NewLeases(client, c.MongoDB.StateDatabase, instance(server.Addr()), c.Incrementer.Lease)
+	p.group.Leases = checkpoint.NewLeases(client, c.MongoDB.StateDatabase, command.Instance(server.Addr()), c.Incrementer.Lease)
 	err = p.run(ctx, server)
 	if daemon.CleanStop(ctx, err) == nil {
 		log.Info("stopped")
@@ -74,15 +73,6 @@ func run(ctx context.Context, c *config.Config, definitions []*counter.Definitio
 		return daemon.WithExitCode(err, daemon.PositionLost)
 	}
 	return err
-}
-
-// instance names this process among those that share the lanes. A restarted one has the name of the one before.
-func instance(address string) string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "localhost"
-	}
-	return host + "/" + address
 }
 
 // process is what runs beside each other: the share of the lanes that is this instance's, and the watch over the state

@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
+	"driftless/internal/daemon"
 	"driftless/internal/deployment"
 	"driftless/internal/incrementer"
 	"driftless/internal/logkey"
@@ -49,16 +50,7 @@ func newWatch(client *mongo.Client, stateDatabase string, log *slog.Logger) *wat
 
 // run looks until ctx ends.
 func (w *watch) run(ctx context.Context) error {
-	ticker := time.NewTicker(watchEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-ticker.C:
-			w.refresh(ctx)
-		}
-	}
+	return daemon.Every(ctx, watchEvery, w.refresh)
 }
 
 // refresh looks once. What fails is told by the readiness, and tried again.

@@ -79,7 +79,7 @@ func approved(ctx context.Context, c *config.Config, definitions []*counter.Defi
 func stillHeld(ctx context.Context, client *mongo.Client, c *config.Config, definitions []*counter.Definition, names []string) (held []string, err error) {
 	states, err := counter.NewStates(client, c.MongoDB.StateDatabase).All(ctx)
 	for _, d := range definitions {
-		if slices.Contains(names, d.Name) && states[d.Name].Hash == d.Hash && states[d.Name].Held != "" {
+		if slices.Contains(names, d.Name) && states[d.Name].HeldBy(d) != "" {
 			held = append(held, d.Name)
 		}
 	}

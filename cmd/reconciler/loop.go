@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
-	"errors"
+	"log/slog"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
+	"driftless/internal/checkpoint"
 	"driftless/internal/command"
 	"driftless/internal/config"
 	"driftless/internal/counter"
@@ -19,7 +21,7 @@ import (
 // runSilence is how long a run may be at one batch of keys before the loop counts as stuck.
 const runSilence = 10 * time.Minute
 
-// loop reconciles every so often until ctx ends, and answers on its port meanwhile.
+// loop reconciles every so often, while this process leads, until ctx ends, and answers on its port meanwhile.
 func loop(ctx context.Context, c *config.Config, definitions []*counter.Definition, options reconciler.Options) error {
 	log := command.Logger(c.Log.Level, c.Log.Format)
 	client, err := connect(ctx, c, definitions, options)
@@ -28,33 +30,70 @@ func loop(ctx context.Context, c *config.Config, definitions []*counter.Definiti
 	}
 	defer deployment.Close(ctx, client)
 	options.Progress = logProgress(log)
-	registry := daemon.NewRegistry(program)
-	r := reconciler.New(client, c.MongoDB.StateDatabase, definitions, c.Reconciler, reconciler.NewMetrics(registry, definitions), log)
-	health, readiness := daemon.NewHealth(), daemon.NewReadiness()
-	heart := health.Loop("runs", runSilence)
-	readiness.Add("runs", func(context.Context) error { return lastRun(r.Last()) })
-	server, err := daemon.Listen(ctx, daemon.Options{
-		Program: program, Listen: c.Reconciler.Listen, Log: log, Health: health, Readiness: readiness, Metrics: registry,
-		Status: func(context.Context) (any, error) { return r.Last(), nil },
-	})
+	p := newProcess(client, c, definitions, options, log)
+	p.watch.refresh(ctx) // what it finds, it tells
+	server, err := daemon.Listen(ctx, p.serving())
 	if err != nil {
 		return err
 	}
 	log.Info("listening", "address", server.Addr())
-	err = serve(ctx, server, func(ctx context.Context) error { return r.Run(ctx, options, heart) })
+	p.instance = command.Instance(server.Addr())
+	p.leadership.Leases = checkpoint.NewLeases(client, c.MongoDB.StateDatabase, p.instance, c.Reconciler.Lease)
+	err = serve(ctx, server, p.run)
 	if daemon.CleanStop(ctx, err) == nil {
 		log.Info("stopped")
 	}
 	return err
 }
 
-// lastRun says why the last run failed. Before its end a first run, which may recount everything, is no reason to be
-// unready: that the deployment serves was seen before.
-func lastRun(s reconciler.Status) error {
-	if s.Error == "" {
-		return nil
+// process is what runs beside each other: the runs, while this process leads, and the watch over the state database.
+type process struct {
+	definitions []*counter.Definition
+	options     reconciler.Options
+	settings    config.Reconciler
+	reconciler  *reconciler.Reconciler
+	leadership  *reconciler.Leadership
+	instance    string // the name among those that share the work
+	watch       *watch
+	registry    *prometheus.Registry
+	health      *daemon.Health
+	heart       *daemon.Heartbeat // of the runs
+	log         *slog.Logger
+}
+
+func newProcess(client *mongo.Client, c *config.Config, definitions []*counter.Definition, options reconciler.Options, log *slog.Logger) *process {
+	registry, health := daemon.NewRegistry(program), daemon.NewHealth()
+	heart := health.Loop("runs", runSilence)
+	return &process{
+		definitions: definitions, options: options, settings: c.Reconciler,
+		reconciler: reconciler.New(client, c.MongoDB.StateDatabase, definitions, c.Reconciler, reconciler.NewMetrics(registry, definitions), log),
+		leadership: &reconciler.Leadership{
+			Lane: reconciler.LeaderLane(definitions, options), Term: c.Reconciler.Lease, Heart: heart, Log: log,
+		},
+		watch: newWatch(client, c.MongoDB.StateDatabase, options.DryRun), registry: registry, health: health, heart: heart, log: log,
 	}
-	return errors.New("the last run failed: " + s.Error)
+}
+
+// serving is what the port serves. Nothing of it asks the database: /healthz must not, and the rest need not.
+func (p *process) serving() daemon.Options {
+	return daemon.Options{
+		Program: program, Listen: p.settings.Listen, Log: p.log, Health: p.health, Readiness: p.readiness(), Metrics: p.registry,
+		Status: func(context.Context) (any, error) { return p.status(), nil },
+	}
+}
+
+// run reconciles until ctx ends. A run that writes nothing disturbs nobody, and needs not lead.
+func (p *process) run(ctx context.Context) error {
+	runs := func(ctx context.Context) error { return p.reconciler.Run(ctx, p.options, p.heart) }
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.watch.run(ctx) })
+	group.Go(func() error {
+		if p.options.DryRun {
+			return runs(ctx)
+		}
+		return p.leadership.Run(ctx, runs)
+	})
+	return group.Wait()
 }
 
 // connect opens a client for what the options do, when everything is there.

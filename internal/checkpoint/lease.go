@@ -19,8 +19,15 @@ import (
 // ErrNotHeld means: another instance has the lane's lease, or nobody has.
 var ErrNotHeld = errors.New("lease not held")
 
-// instancePrefix begins the _id of an instance's document. No lane's name has a colon.
-const instancePrefix = "instance:"
+// Prefixes of the _id of what is no lane: an instance's document, and the lease of a leader. No lane's name has a colon.
+const (
+	instancePrefix = "instance:"
+	leaderPrefix   = "leader:"
+)
+
+// LeaderLane names the lease of whoever leads those that share the given work. It is taken, renewed and given back like a
+// lane, without a registration.
+func LeaderLane(work string) string { return leaderPrefix + work }
 
 // Leases takes and gives back the lanes of one state database for one instance. A lease is for liveness alone: what makes
 // an owner harmless whose lease has run out unnoticed is the checkpoint's compare-and-set (I1). All times are the
@@ -30,7 +37,9 @@ type Leases struct {
 	name       string
 	run        bson.ObjectID // this process, of all that ever had the name
 	term       time.Duration
-	started    time.Time // when it registered first, by the server's clock; read beside Register, which sets it once
+	// When it registered first, or took the first lease without that, by the server's clock; set once, and read beside
+	// Register and Acquire.
+	started time.Time
 }
 
 // NewLeases takes leases for the instance of the given name, which lasts from one start of a process to the next, so that
@@ -117,11 +126,11 @@ func (l *Leases) Register(ctx context.Context, sources map[string]Following) (bo
 // forgetAfter is how long an instance that has died is remembered.
 const forgetAfter = 24 * time.Hour
 
-// forget removes the instances that died long ago.
+// forget removes the instances and leaders that died long ago.
 func (l *Leases) forget(ctx context.Context) error {
-	long := bson.D{{Key: "$lt", Value: bson.A{"$expires_at", bson.D{{Key: "$subtract", Value: bson.A{"$$NOW", forgetAfter.Milliseconds()}}}}}}
+	long := bson.D{{Key: "$lt", Value: bson.A{expiry, bson.D{{Key: "$subtract", Value: bson.A{"$$NOW", forgetAfter.Milliseconds()}}}}}}
 	_, err := l.collection.DeleteMany(ctx, bson.D{
-		{Key: "_id", Value: bson.D{{Key: "$gte", Value: instancePrefix}, {Key: "$lt", Value: "instance;"}}}, // ; follows :
+		{Key: "$or", Value: bson.A{begins(instancePrefix), begins(leaderPrefix)}},
 		{Key: "$expr", Value: long},
 	})
 	if err != nil {
@@ -130,19 +139,36 @@ func (l *Leases) forget(ctx context.Context) error {
 	return nil
 }
 
-// Acquire takes a lane that is free, or that an earlier process of this instance has, which is gone or finds out. The
-// instance must be registered. It reports whether this process has the lane now.
+// begins selects the documents whose _id begins with a prefix that ends in a colon.
+func begins(prefix string) bson.D {
+	return bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: prefix}, {Key: "$lt", Value: strings.TrimSuffix(prefix, ":") + ";"}}}} // ; follows :
+}
+
+// Acquire takes a lane that is free, or that an earlier process of this instance has, which is gone or finds out. For a
+// share of the lanes the instance must be registered. It reports whether this process has the lane now.
 func (l *Leases) Acquire(ctx context.Context, lane string) (bool, error) {
 	// Never from a later one: the two would take the lane from each other until the earlier one finds out.
 	earlier := bson.D{{Key: "$and", Value: bson.A{
-		equals("$owner", l.name), bson.D{{Key: "$lt", Value: bson.A{"$started_at", l.started}}},
+		equals("$owner", l.name), bson.D{{Key: "$lt", Value: bson.A{"$started_at", l.since()}}},
 	}}}
 	free := bson.D{{Key: "$or", Value: bson.A{equals("$run", l.run), earlier, expired}}}
 	now, err := l.take(ctx, lane, free, true)
 	if err != nil {
 		return false, fmt.Errorf("take lane %s: %w", lane, err)
 	}
-	return now.Run == l.run, nil
+	taken := now.Run == l.run
+	if taken && l.started.IsZero() {
+		l.started = now.Started
+	}
+	return taken, nil
+}
+
+// since is when this process started, the present for one that is not known yet.
+func (l *Leases) since() any {
+	if l.started.IsZero() {
+		return "$$NOW"
+	}
+	return l.started
 }
 
 // Renew keeps a lane that is this process's for another term. ErrNotHeld: it is another's, or was given back. It may be
@@ -227,7 +253,7 @@ func (l *Leases) take(ctx context.Context, lane string, condition any, upsert bo
 		{Key: "expires_at", Value: when(condition, l.until(), "$expires_at")},
 		{Key: "owner", Value: when(condition, l.name, "$owner")},
 		{Key: "run", Value: when(condition, l.run, "$run")},
-		{Key: "started_at", Value: when(condition, l.started, "$started_at")},
+		{Key: "started_at", Value: when(condition, l.since(), "$started_at")},
 	}, upsert)
 }
 

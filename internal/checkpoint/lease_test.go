@@ -328,9 +328,49 @@ func TestTheRosterSaysWhoFollowsWhatAndHow(t *testing.T) {
 	}
 }
 
+// Who leads is known by its lease alone: it is no instance among those that share the lanes.
+func TestALeaderNeedsNoRegistrationAndARestartedOneHasItsLeaseBackAtOnce(t *testing.T) {
+	t.Parallel()
+	o := newOffice(t)
+	lane := LeaderLane("work")
+	process := func(name string) *Leases { return NewLeases(o.client, o.name, name, long) }
+	before, other := process("a"), process("b")
+	o.wantAcquired(before, lane, true)
+	o.wantAcquired(before, lane, true)
+	o.wantAcquired(other, lane, false)
+	check(t, before.Renew(t.Context(), lane))
+	after := process("a")
+	realtest.Eventually(t, time.Minute, "the server's clock goes on", func() bool { // by one millisecond
+		taken, err := after.Acquire(t.Context(), lane)
+		check(t, err)
+		return taken
+	})
+	o.wantNotHeld(before, lane, "a's")
+	o.wantAcquired(before, lane, false)
+	check(t, after.Renew(t.Context(), lane))
+	check(t, after.Release(t.Context(), lane))
+	o.wantAcquired(other, lane, true)
+	o.wantAcquired(after, lane, false)
+	o.expire(lane)
+	o.wantAcquired(after, lane, true)
+	o.wantNotHeld(other, lane, "a's")
+	if r := o.roster(after); len(r.Instances) != 0 || !after.Mine(r.Leases[lane]) || r.Leases[lane].Owner != "a" {
+		t.Errorf("roster is %+v", r)
+	}
+}
+
 func TestInstancesThatDiedLongAgoAreForgottenAndLanesNever(t *testing.T) {
 	t.Parallel()
 	o := newOffice(t)
+	for _, work := range []string{"given back", "old", "recent"} {
+		l := NewLeases(o.client, o.name, work, long)
+		o.wantAcquired(l, LeaderLane(work), true)
+		if work == "given back" {
+			check(t, l.Release(t.Context(), LeaderLane(work)))
+		}
+	}
+	o.age("leader:old", forgetAfter+time.Minute)
+	o.age("leader:recent", forgetAfter-time.Minute)
 	for _, name := range []string{"old", "recent", "living"} {
 		l := o.process(name, long)
 		o.wantAcquired(l, name+"'s lane", true)
@@ -341,6 +381,7 @@ func TestInstancesThatDiedLongAgoAreForgottenAndLanesNever(t *testing.T) {
 	o.wantRegistered(o.process("new", long), true)
 	for id, want := range map[string]bool{
 		"instance:old": false, "instance:recent": true, "instance:living": true, "old's lane": true, "recent's lane": true, "living's lane": true,
+		"leader:given back": false, "leader:old": false, "leader:recent": true,
 	} {
 		if there := o.document(id) != nil; there != want {
 			t.Errorf("%s is there: %v", id, there)

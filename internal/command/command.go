@@ -31,6 +31,16 @@ func Logger(level, format string) *slog.Logger {
 	return log
 }
 
+// Instance names this process among those that share its work, by the address it listens on. A restarted one has the name
+// of the one before.
+func Instance(address string) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	return host + "/" + address
+}
+
 // Validate builds the validate verb.
 func Validate() *cobra.Command {
 	return &cobra.Command{

@@ -138,6 +138,7 @@ type Incrementer struct {
 type Reconciler struct {
 	Listen               string
 	Every, Settle, Sweep time.Duration
+	Lease                time.Duration
 	BatchKeys            int
 	MaxKeysPerSecond     int
 	MaxRowsPerSecond     int

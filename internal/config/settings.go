@@ -94,6 +94,11 @@ var Settings = []Setting{
 		bind: func(c *Config) decoder { return duration(&c.Reconciler.Every, smallest) },
 	},
 	{
+		Path: "reconciler.lease", Default: "15s", Unit: "duration",
+		Help: "how long a reconciler that went silent leads before a standby takes over",
+		bind: func(c *Config) decoder { return duration(&c.Reconciler.Lease, time.Second) },
+	},
+	{
 		Path: "reconciler.settle", Default: "30s", Unit: "duration",
 		Help: "how long a change of a counter that the application keeps may be under way between row and counter",
 		bind: func(c *Config) decoder { return duration(&c.Reconciler.Settle, 0) },

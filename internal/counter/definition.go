@@ -63,12 +63,20 @@ func DefineAll(cs []config.Counter) ([]*Definition, error) {
 
 // HashAll tells one way to follow a source from another: its collection, its lanes and the counters that it feeds.
 func HashAll(c config.ChangeStream, ds []*Definition) string {
-	parts := []string{c.Database, c.Collection, strconv.Itoa(max(1, c.Partitions))}
-	for _, d := range ds {
-		parts = append(parts, d.Hash)
+	return hashOf([]string{c.Database, c.Collection, strconv.Itoa(max(1, c.Partitions))}, ds)
+}
+
+// HashOf tells one set of counters from another.
+func HashOf(ds []*Definition) string { return hashOf(nil, ds) }
+
+// hashOf does not look at the order in which counters are declared.
+func hashOf(parts []string, ds []*Definition) string {
+	hashes := make([]string, len(ds))
+	for i, d := range ds {
+		hashes[i] = d.Hash
 	}
-	slices.Sort(parts[3:]) // the order in the file does not matter
-	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	slices.Sort(hashes)
+	sum := sha256.Sum256([]byte(strings.Join(append(parts, hashes...), "\x00")))
 	return hex.EncodeToString(sum[:8])
 }
 

@@ -74,6 +74,15 @@ func (s State) Lossy() bool {
 	return s.State == Rebasing && (s.Reason == ReasonGap || s.Reason == ReasonPartitions || s.Reason == ReasonReset)
 }
 
+// HeldBy returns the run that has held the repairs of a counter, "" when none has, or when the record is another's of its
+// name.
+func (s State) HeldBy(d *Definition) string {
+	if s.Hash != d.Hash {
+		return ""
+	}
+	return s.Held
+}
+
 // Gap is a stretch of history that a lane did not see, or, after a reset to an earlier position, sees again. From is zero
 // where nothing is known of before.
 type Gap struct {

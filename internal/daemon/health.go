@@ -50,6 +50,13 @@ func (b *Heartbeat) Beat() { b.set(false) }
 // loop is not judged until its next Beat, so the call needs a limit of its own.
 func (b *Heartbeat) Waiting() { b.set(true) }
 
+// Silent is how long ago the loop last said anything, also that it is waiting.
+func (b *Heartbeat) Silent() time.Duration {
+	b.health.mu.Lock()
+	defer b.health.mu.Unlock()
+	return time.Since(b.last)
+}
+
 // Done says that the loop has ended on purpose and is not to be judged any more.
 func (b *Heartbeat) Done() {
 	b.health.mu.Lock()

@@ -19,8 +19,10 @@ type Heart interface {
 // interval varies by a tenth, so that a fleet started together spreads out.
 func (r *Reconciler) Run(ctx context.Context, o Options, heart Heart) error {
 	r.heart = heart
-	r.metrics.leader.Set(1)
-	defer r.metrics.leader.Set(0)
+	if !o.DryRun {
+		r.metrics.leader.Set(1)
+		defer r.metrics.leader.Set(0)
+	}
 	for {
 		heart.Beat()
 		report, err := r.RunOnce(ctx, o)
