@@ -19,7 +19,7 @@ func (p *place) guarded() {
 func TestAHeldRunIsApprovedAndUndoneByTheirVerbs(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t, plain.start(t))
-	p.following()
+	following := p.following()
 	p.guarded()
 	p.wantLine(2, []string{"there is no run nope, and none that has held a repair"}, "reconciler", "approve", "nope")
 	p.spoil(5)
@@ -28,6 +28,14 @@ func TestAHeldRunIsApprovedAndUndoneByTheirVerbs(t *testing.T) {
 	if held.Result != "held" || held.Counters[0].Skipped["held"] != 1 || held.Counters[0].Repaired != 0 || p.displayed("post_counters", 1) != 7 {
 		t.Fatalf("report: %+v", held)
 	}
+	approve := "reconciler approve " + held.Run
+	if r := p.want(0, "incrementer", "status"); !strings.Contains(r.stdout, "comments_per_post  "+approve+"\n") || !strings.Contains(r.stdout, "repairs held") {
+		t.Errorf("status says\n%s", r.stdout)
+	}
+	if r := p.want(0, "incrementer", "status", "-o", "json"); !strings.Contains(r.stdout, `"approve": "`+approve+`"`) || !strings.Contains(r.stdout, `"held": "`+held.Run+`"`) {
+		t.Errorf("status says\n%s", r.stdout)
+	}
+	following.becomes("/status", 200, `"approve": "`+approve+`"`)
 	r := p.want(3, "reconciler", "run", "--once")
 	if !strings.Contains(r.stderr, "repairs held: too many keys have drifted") ||
 		!strings.Contains(r.stderr, "\nreconciler: so many keys of comments_per_post have drifted that none was repaired") ||
@@ -40,6 +48,9 @@ func TestAHeldRunIsApprovedAndUndoneByTheirVerbs(t *testing.T) {
 	approved := p.report(0, "approve", held.Run)
 	if len(approved.Counters) != 1 || approved.Counters[0].Repaired != 1 || approved.Result != "ok" || p.displayed("post_counters", 1) != 2 {
 		t.Errorf("report: %+v", approved)
+	}
+	if r := p.want(0, "incrementer", "status"); strings.Contains(strings.ToLower(r.stdout), "held") {
+		t.Errorf("status says after the approval\n%s", r.stdout)
 	}
 	for _, run := range []string{held.Run, approved.Run} {
 		if r := p.want(0, "reconciler", "approve", run); !strings.HasPrefix(r.stdout, "nothing to approve") {
@@ -80,8 +91,9 @@ func TestHeldRunsAreCounted(t *testing.T) {
 	p.following()
 	p.guarded()
 	p.spoil(5)
-	p.want(3, "reconciler", "run", "--once", "--full")
+	held := p.report(3, "run", "--once", "--full")
 	s := p.start("reconciler")
+	s.becomes("/status", 200, `"approve": "reconciler approve `+held.Run+`"`)
 	s.becomes("/metrics", 200, `reconciler_keys_skipped_total{counter="comments_per_post",reason="held"} 1`)
 	s.becomes("/metrics", 200, `reconciler_runs_total{result="held"}`)
 	s.becomes("/metrics", 200, `reconciler_keys_skipped_total{counter="likes_per_user",reason="undone"} 0`)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"driftless/internal/command"
 	"driftless/internal/counter"
 	"driftless/internal/daemon"
 )
@@ -45,6 +46,9 @@ func (p printer) status(s status) error {
 	if err := counters.Flush(); err != nil {
 		return err
 	}
+	if err := p.held(s.Held); err != nil {
+		return err
+	}
 	return p.letters(s.DeadLetters)
 }
 
@@ -59,6 +63,22 @@ func (p printer) instances(all []instanceState) error {
 	table := daemon.NewTable(p.w, "INSTANCE", "STARTED", "LANES")
 	for _, i := range all {
 		table.Row(i.Instance, p.ago(i.StartedAt), orStandby(strings.Join(i.Lanes, ", ")))
+	}
+	return table.Flush()
+}
+
+// held says which counters wait for an approval, and how it is given.
+func (p printer) held(all []command.Held) error {
+	if len(all) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintln(p.w, "\nso many keys have drifted that none was repaired; if rows and definition are right:")
+	if err != nil {
+		return err
+	}
+	table := daemon.NewTable(p.w, "HELD", "REPAIRED BY")
+	for _, h := range all {
+		table.Row(h.Counter, h.Approve)
 	}
 	return table.Flush()
 }
@@ -142,6 +162,8 @@ func reason(c counterState) string {
 	switch {
 	case c.State == unknown:
 		return "no incrementer has taken it up yet"
+	case c.Reason == "" && c.Held != "":
+		return "repairs held"
 	case c.Reason == "":
 		return "-"
 	case reasons[c.Reason] == "":

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"driftless/internal/checkpoint"
+	"driftless/internal/command"
 	"driftless/internal/counter"
 )
 
@@ -30,6 +31,11 @@ func TestStatusForPeople(t *testing.T) {
 			{Counter: "comments_per_post", State: counter.Active, VerifiedThrough: now.Add(-4 * time.Minute), SweptThrough: now.Add(-20 * time.Hour)},
 			{Counter: "likes_per_user", State: counter.Rebasing, Reason: counter.ReasonGap, VerifiedThrough: now.Add(-90 * time.Second)},
 			{Counter: "views", State: unknown},
+			{Counter: "words", State: counter.Active, Held: "6b0e014554849a0878ce723b"},
+		},
+		Held: []command.Held{
+			{Counter: "words", Run: "6b0e014554849a0878ce723b", Approve: "reconciler approve 6b0e014554849a0878ce723b"},
+			{Counter: "shares", Run: "6b0e014554849a0878ce723c", Approve: "reconciler approve 6b0e014554849a0878ce723c"},
 		},
 		DeadLetters: 3,
 	}
@@ -50,6 +56,12 @@ COUNTER            STATE     REASON                              VERIFIED THROUG
 comments_per_post  active    -                                   2026-03-01T11:56:00Z  4m   20h ago
 likes_per_user     rebasing  gap: events were lost               2026-03-01T11:58:30Z  90s  never
 views              unknown   no incrementer has taken it up yet  never                 -    never
+words              active    repairs held                        never                 -    never
+
+so many keys have drifted that none was repaired; if rows and definition are right:
+HELD    REPAIRED BY
+words   reconciler approve 6b0e014554849a0878ce723b
+shares  reconciler approve 6b0e014554849a0878ce723c
 
 dead letters: 3 (increments that their document could not take; mend the documents, and the next reconcile makes them right)
 `

@@ -24,6 +24,7 @@ type status struct {
 	Lanes       []laneState     `json:"lanes"`
 	Instances   []instanceState `json:"instances"`
 	Counters    []counterState  `json:"counters"`
+	Held        []command.Held  `json:"held"`            // counters whose repairs wait for an approval, also those that the application keeps
 	DeadLetters int64           `json:"dead_letters"`    // increments that their document could not take
 	Error       string          `json:"error,omitempty"` // why the counters, gaps and dead letters are not as of now
 }
@@ -62,6 +63,7 @@ type counterState struct {
 	Counter         string    `json:"counter"`
 	State           string    `json:"state"` // rebasing, active, or unknown before an incrementer has taken it up
 	Reason          string    `json:"reason,omitempty"`
+	Held            string    `json:"held,omitempty"`            // run that has held its repairs
 	VerifiedThrough time.Time `json:"verified_through,omitzero"` // all that was touched up to here is verified
 	SweptThrough    time.Time `json:"swept_through,omitzero"`    // every key has been verified at or after this
 }
@@ -83,7 +85,7 @@ func statusCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		s, err := readStatus(cmd.Context(), c, counter.Followed(definitions))
+		s, err := readStatus(cmd.Context(), c, definitions)
 		if err != nil {
 			return err
 		}
@@ -208,9 +210,10 @@ func (s *status) add(seen records, definitions []*counter.Definition) {
 		}
 	}
 	s.Instances = instancesOf(seen.roster)
-	for _, d := range definitions {
-		s.Counters = append(s.Counters, counterOf(d.Name, seen.states))
+	for _, d := range counter.Followed(definitions) {
+		s.Counters = append(s.Counters, counterOf(d, seen.states))
 	}
+	s.Held = command.HeldOf(definitions, seen.states)
 	s.DeadLetters = seen.deadLetters
 }
 
@@ -231,10 +234,13 @@ func instancesOf(r checkpoint.Roster) []instanceState {
 	return all
 }
 
-func counterOf(name string, states map[string]counter.State) counterState {
-	state, known := states[name]
+func counterOf(d *counter.Definition, states map[string]counter.State) counterState {
+	state, known := states[d.Name]
 	if !known {
-		return counterState{Counter: name, State: unknown}
+		return counterState{Counter: d.Name, State: unknown}
 	}
-	return counterState{Counter: name, State: state.State, Reason: state.Reason, VerifiedThrough: stream.Clock(state.VerifiedThrough), SweptThrough: stream.Clock(state.SweptThrough)}
+	return counterState{
+		Counter: d.Name, State: state.State, Reason: state.Reason, Held: state.HeldBy(d),
+		VerifiedThrough: stream.Clock(state.VerifiedThrough), SweptThrough: stream.Clock(state.SweptThrough),
+	}
 }
