@@ -23,6 +23,7 @@ type Mend struct {
 	Run      string
 	Cause    string
 	Position bson.Timestamp
+	Waited   bool // since the look: what comes so late overwrites nothing that has changed
 }
 
 var (
@@ -31,7 +32,7 @@ var (
 )
 
 // Mend repairs counters, each with an entry in the journal in the same transaction. It adds the difference, if the document
-// still shows what was read; with repair: overwrite it sets the field, whatever it shows by then. The outcomes are in the
+// still shows what was read; with repair: overwrite it sets the field, whatever it shows a moment later. The outcomes are in the
 // order of the mends: what was neither applied nor refused has changed meanwhile, or is gone.
 func (d *Definition) Mend(ctx context.Context, client *mongo.Client, states *States, mends []Mend) ([]Outcome, error) {
 	session, err := client.StartSession()
@@ -131,6 +132,9 @@ func (d *Definition) mend(m Mend) mongo.WriteModel {
 		})
 	case d.Target.Count != "" && d.Repair == "overwrite":
 		update = one("$set", one(d.Target.Count, sameKind(m.Truth, m.Read.Kind)))
+		if m.Waited {
+			filter = append(filter, still(d.Target.Count, m.Read.Base))
+		}
 	default:
 		filter = append(filter, still(d.Target.Count, m.Read.Base))
 		update = one("$inc", one(d.Target.Count, small(m.Truth-m.Read.Base)))

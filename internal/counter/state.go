@@ -149,6 +149,23 @@ func (s *States) mark(ctx context.Context, d *Definition, reason string, after b
 	return nil
 }
 
+// Keep returns the record of a counter that no lane takes up. It is made where there is none, or one of another definition,
+// and active from then on.
+func (s *States) Keep(ctx context.Context, d *Definition) (State, error) {
+	fresh := bson.D{
+		{Key: "_id", Value: "$_id"}, {Key: "hash", Value: d.Hash}, {Key: "state", Value: Active},
+		{Key: "epoch", Value: bson.NewObjectID()}, {Key: "updated_at", Value: "$$NOW"},
+	}
+	var state State
+	err := s.db.Collection(StatesCollection).FindOneAndUpdate(ctx, one("_id", d.Name),
+		bson.A{one("$replaceWith", op("$cond", op("$eq", "$hash", d.Hash), "$$ROOT", fresh))},
+		options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.After)).Decode(&state)
+	if err != nil {
+		return State{}, fmt.Errorf("keep a record of counter %s: %w", d.Name, err)
+	}
+	return state, nil
+}
+
 // Activate ends the recount that was asked for in the given epoch. It reports false when another one has been asked
 // for since.
 func (s *States) Activate(ctx context.Context, state State) (bool, error) {

@@ -38,6 +38,12 @@ func (p *pass) lookApplication(ctx context.Context) error {
 	if err := p.insist(ctx, func() error { return p.present(ctx) }); err != nil {
 		return err
 	}
+	if !p.options.DryRun { // a look may be that of a user who may read nothing of ours
+		if err := p.insist(ctx, func() error { return p.ownRecord(ctx) }); err != nil {
+			return err
+		}
+		p.remembersHold()
+	}
 	err := p.insist(ctx, func() (err error) {
 		p.closer.indexed, err = p.definition.RangesIndexed(ctx, p.client)
 		return err
@@ -51,10 +57,42 @@ func (p *pass) lookApplication(ctx context.Context) error {
 		p.full = true
 		err = p.everyRange(ctx)
 	}
+	if err == nil {
+		err = p.lookCloser(ctx)
+	}
+	if ctx.Err() == nil { // also what waits where the pass broke off
+		err = errors.Join(err, p.decide(ctx, true))
+	}
+	if err != nil || p.options.DryRun {
+		return err
+	}
+	return p.concludeHold(ctx)
+}
+
+// ownRecord reads the counter's record in the state database, and makes it where there is none, or one of an earlier
+// definition.
+func (p *pass) ownRecord(ctx context.Context) error {
+	d := p.definition
+	states, err := p.states.All(ctx)
 	if err != nil {
 		return err
 	}
-	return p.lookCloser(ctx)
+	state := states[d.Name]
+	if state.Hash != d.Hash {
+		rival, err := p.checkpoints.Rival(ctx, d.Source, d.Name, state.Hash)
+		if err != nil {
+			return err
+		}
+		if rival.Held {
+			return &unjudgedError{skipDefinition, fmt.Sprintf("lane %s of instance %s counts a counter of this name with the same state database: "+
+				"restart that one with this file, rename one of the two, or give one another mongodb.state_database", rival.Lane, rival.Owner)}
+		}
+		if state, err = p.states.Keep(ctx, d); err != nil {
+			return err
+		}
+	}
+	p.began.state = state
+	return nil
 }
 
 // present returns *unjudgedError when one of the two collections is not there: a snapshot read of it finds nothing, and
@@ -120,6 +158,7 @@ func (p *pass) sift(readings map[string]reading) {
 			p.setApart(v)
 		case r.document.Base+r.document.Live == r.truth.N:
 			p.report.Checked++
+			p.hold.checked++
 		case !r.document.Exists && !p.definition.Target.Upsert:
 			v.skip, v.why = skipNoDocument, fmt.Sprintf("there is no counter document for %d rows, and upsert is off", r.truth.N)
 			p.setApart(v)
@@ -133,6 +172,9 @@ func (p *pass) sift(readings map[string]reading) {
 // after one at what had changed since then, unless the next run comes soon anyway.
 func (p *pass) lookCloser(ctx context.Context) error {
 	open, err := p.looks(ctx, p.closer.suspects, nil)
+	if err == nil {
+		err = p.decide(ctx, true) // by what is known: what is open may take long
+	}
 	if err != nil {
 		return err
 	}
@@ -164,6 +206,7 @@ func (p *pass) looks(ctx context.Context, keys []bson.RawValue, before map[strin
 	if !p.closer.indexed {
 		size *= counter.WholeScan // each batch reads all rows
 	}
+	p.hold.bounded, p.hold.open = true, int64(len(keys))
 	open := map[string]seenAt{}
 	for batch := range slices.Chunk(keys, size) {
 		for _, chunk := range counter.ListedChunks(batch) {

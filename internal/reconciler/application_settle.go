@@ -13,11 +13,11 @@ import (
 // conclusions reports what is settled, and keeps what is not in open.
 func (p *pass) conclusions(ctx context.Context, found []judged, open map[string]seenAt) error {
 	var verdicts []verdict
-	var mends []counter.Mend
 	for _, f := range found {
 		switch f.opinion {
 		case right:
 			p.report.Checked++
+			p.hold.checked++
 		case unsettled:
 			open[counter.Canonical(f.key)] = f.seenAt
 		case unfit:
@@ -27,44 +27,58 @@ func (p *pass) conclusions(ctx context.Context, found []judged, open map[string]
 		case wrong:
 			v := verdict{key: f.key, displayed: f.displayed(), truth: f.detail.N, drift: f.off(), cause: CauseUnknown, marked: true}
 			if !f.document.Exists {
-				v.cause = CauseNoDocument
+				v.cause, v.excused = CauseNoDocument, true
 			}
 			f.document.Key = f.key
-			verdicts = append(verdicts, v)
-			mends = append(mends, counter.Mend{
+			v.mend = &counter.Mend{
 				Look: bson.NewObjectID(), Read: f.document, Truth: f.detail.N, Run: p.run, Cause: string(v.cause), Position: f.at,
-			})
+			}
+			verdicts = append(verdicts, v)
 		}
 	}
-	return p.settleLooks(ctx, verdicts, mends)
+	p.hold.open -= int64(len(found))
+	return p.settleLooks(ctx, verdicts)
 }
 
-// settleLooks reports what is wrong and, unless the run only looks, repairs it. The order of both lists is the same.
-func (p *pass) settleLooks(ctx context.Context, verdicts []verdict, mends []counter.Mend) error {
+// settleLooks reports what is wrong and, unless the run only looks, repairs it, or has it wait until it is decided.
+func (p *pass) settleLooks(ctx context.Context, verdicts []verdict) error {
 	if !p.options.DryRun { // a look may be that of a user who may read nothing of ours
 		if err := p.keepUndone(ctx, verdicts); err != nil {
 			return err
 		}
 	}
-	var wrong []verdict
-	var repairs []counter.Mend
-	for i, v := range verdicts {
+	var repairs []verdict
+	for _, v := range verdicts {
 		if v.skip != "" {
 			p.setApart(v)
 			continue
 		}
 		p.report.Checked++
-		p.wrong(view{standing: standing{lanes: []checkpoint.Checkpoint{{Position: mends[i].Position}}}}, v)
-		wrong, repairs = append(wrong, v), append(repairs, mends[i])
+		p.wrong(view{standing: standing{lanes: []checkpoint.Checkpoint{{Position: v.mend.Position}}}}, v)
+		if p.suspect(v) {
+			p.hold.wait(v)
+			continue
+		}
+		repairs = append(repairs, v)
 	}
-	if p.options.DryRun || len(repairs) == 0 {
+	if p.options.DryRun {
 		return nil
 	}
-	return p.mend(ctx, wrong, repairs)
+	if err := p.repair(ctx, repairs); err != nil {
+		return err
+	}
+	return p.decide(ctx, false)
 }
 
 // mend repairs what was found wrong and reports what became of it, also when it breaks off.
-func (p *pass) mend(ctx context.Context, verdicts []verdict, mends []counter.Mend) error {
+func (p *pass) mend(ctx context.Context, verdicts []verdict) error {
+	if len(verdicts) == 0 {
+		return nil
+	}
+	mends := make([]counter.Mend, len(verdicts))
+	for i, v := range verdicts {
+		mends[i] = *v.mend
+	}
 	outcomes, err := p.definition.Mend(ctx, p.client, p.states, mends)
 	for i, outcome := range outcomes {
 		switch {

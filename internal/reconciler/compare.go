@@ -38,6 +38,7 @@ type verdict struct {
 	skip, why        string // why the key could not be judged: the reason, and in words
 	marked           bool   // something makes the next run look at it
 	repair           *counter.Repair
+	mend             *counter.Mend   // the repair of a counter that the application increments itself
 	clear            counter.Touched // nothing to write but this mark in the state database, if it has a stamp
 }
 

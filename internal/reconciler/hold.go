@@ -17,6 +17,8 @@ const maxWaiting = 10_000
 // approved, recounted for a recorded reason, or found right.
 type hold struct {
 	checked, drifted int64 // keys, those left out that have an excuse
+	bounded          bool  // no more keys than those in open may yet be found to have drifted
+	open             int64
 	waiting          []verdict
 	held             bool
 	kept             int64 // drifted keys that were not repaired for it
@@ -41,6 +43,14 @@ func (p *pass) exceeds() bool {
 	return h.checked >= int64(p.settings.HoldMinKeys) && float64(h.drifted) > p.settings.HoldWhenDriftedShare*float64(h.checked)
 }
 
+// safe reports whether the share stays within the limit whatever the rest of the pass finds.
+func (p *pass) safe() bool {
+	h := &p.hold
+	checked := h.checked + h.open
+	return h.bounded && (checked < int64(p.settings.HoldMinKeys) ||
+		float64(h.drifted+h.open) <= p.settings.HoldWhenDriftedShare*float64(checked))
+}
+
 // remembersHold begins a pass over a counter that an earlier run has held.
 func (p *pass) remembersHold() {
 	p.hold.held = p.began.state.Held != "" && len(p.options.Approved) == 0 && p.settings.HoldWhenDriftedShare < 1
@@ -51,7 +61,11 @@ func (p *pass) remembersHold() {
 func (p *pass) decide(ctx context.Context, over bool) error {
 	h := &p.hold
 	enough := len(h.waiting) >= maxWaiting && h.checked >= int64(p.settings.HoldMinKeys)
-	if p.options.DryRun || len(h.waiting) == 0 || !over && !enough && !h.held {
+	if p.options.DryRun || len(h.waiting) == 0 {
+		return nil
+	}
+	if !over && !enough && !h.held && !p.safe() {
+		h.linger()
 		return nil
 	}
 	waiting := h.waiting
@@ -76,6 +90,15 @@ func (p *pass) markWaiting(ctx context.Context) error {
 	return p.definition.Touch(ctx, p.states, unmarked)
 }
 
+// linger notes that time goes by between the look and the repair of what waits.
+func (h *hold) linger() {
+	for _, v := range h.waiting {
+		if v.mend != nil {
+			v.mend.Waited = true
+		}
+	}
+}
+
 // letBe leaves held keys as they are, with a mark, so that the next run sees them again. Those beyond the bound of what
 // waits are found by the full run that approves them.
 func (p *pass) letBe(ctx context.Context, verdicts []verdict) error {
@@ -98,9 +121,12 @@ func (p *pass) concludeHold(ctx context.Context) error {
 			"drifted", h.drifted, "checked", h.checked, logkey.Action, fmt.Sprintf("look whether its rows and definition are what they should be, "+
 				"then repair it: `reconciler approve %s`", p.run), logkey.Run, p.run)
 		return p.states.Hold(ctx, state, p.run)
-	case state.Held != "" && p.options.Key.IsZero():
+	case state.Held != "" && p.options.Key.IsZero() && (len(p.options.Approved) > 0 || p.foundRight()):
 		return p.states.Unhold(ctx, state)
 	default:
 		return nil
 	}
 }
+
+// foundRight reports whether a pass that found nothing to hold could say so of every key.
+func (p *pass) foundRight() bool { return p.report.Skipped[skipBusy] == 0 && p.leftOut == 0 }

@@ -133,8 +133,8 @@ func TestALeaseIsKeptForAsLongAsTheWorkTakes(t *testing.T) {
 
 func TestWorkEndsWhenItsLeaseIsLost(t *testing.T) {
 	t.Parallel()
-	for name, lose := range map[string]func(*fixture, *candidate) func(){
-		"to another, whose clock is ahead": func(f *fixture, _ *candidate) func() {
+	for name, lose := range map[string]func(*fixture) func(){
+		"to another, whose clock is ahead": func(f *fixture) func() {
 			must(f.state.Collection(checkpoint.LeasesCollection).UpdateOne(f.t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{
 				{Key: "owner", Value: "b"}, {Key: "run", Value: bson.NewObjectID()},
 			}}}))(f.t)
@@ -142,7 +142,7 @@ func TestWorkEndsWhenItsLeaseIsLost(t *testing.T) {
 				must(f.state.Collection(checkpoint.LeasesCollection).DeleteMany(f.t.Context(), bson.D{}))(f.t)
 			}
 		},
-		"with the state database": func(f *fixture, _ *candidate) func() {
+		"with the state database": func(f *fixture) func() {
 			f.check(f.state.Drop(f.t.Context()))
 			return func() {}
 		},
@@ -150,10 +150,11 @@ func TestWorkEndsWhenItsLeaseIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := setUp(t)
-			a := f.candidate(t, "a", 2*time.Second)
+			const term = 15 * time.Second
+			a := f.candidate(t, "a", term)
 			a.leads()
-			back := lose(f, a)
-			a.within(patience, "ends its work", a.ended)
+			back := lose(f)
+			a.within(term-2*time.Second, "ends its work", a.ended) // before it runs out
 			back()
 			a.leads()
 		})

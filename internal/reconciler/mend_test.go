@@ -15,6 +15,9 @@ import (
 	"driftless/internal/realtest"
 )
 
+// unguarded repairs however many keys have drifted.
+func unguarded(c *config.Config) { c.Reconciler.HoldWhenDriftedShare = 1 }
+
 func overwriting(c *config.Config) { c.Counters[0].Repair = "overwrite" }
 
 // wantField fails unless a counter document has the value, of that very type.
@@ -192,7 +195,7 @@ func TestARepairOfAKeptCounterIsMadeOnceWhateverBecomesOfItsCommit(t *testing.T)
 
 func TestTwoReconcilersRepairAKeptCounterOnce(t *testing.T) {
 	t.Parallel()
-	f := kept(t)
+	f := kept(t, unguarded)
 	const posts = 120
 	for i := range posts {
 		f.comment(i, 1)

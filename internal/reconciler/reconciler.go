@@ -117,7 +117,7 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 		if err := pass.ended(pass.look(ctx)); err != nil {
 			failure = errors.Join(failure, fmt.Errorf("reconcile counter %s: %w", d.Name, err))
 		}
-		away[d.Source] = away[d.Source] ||
+		away[d.Source] = away[d.Source] || !d.ByApplication() &&
 			pass.report.Skipped[skipNoCheckpoint]+pass.report.Skipped[skipDefinition]+pass.report.Skipped[skipStale] > 0
 		pass.conclude(ctx)
 		if d.ByApplication() {

@@ -74,6 +74,9 @@ func (p *pass) record(v view, w verdict) counter.Record {
 // repair makes the wrong keys right, each with an entry in the journal, and ends the marks of all. What it leaves, the next
 // run is told of. What came true is reported, also with an error.
 func (p *pass) repair(ctx context.Context, verdicts []verdict) error {
+	if p.definition.ByApplication() {
+		return p.mend(ctx, verdicts)
+	}
 	var wrong, right []verdict
 	for _, verdict := range verdicts {
 		if verdict.drift != 0 {
