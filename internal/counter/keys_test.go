@@ -165,6 +165,44 @@ func TestRowsWithAnUnusableKeyCountForNothing(t *testing.T) {
 	d.wantApart(t, 0)
 }
 
+// TestRowsWithoutAKeyAreFoundWithoutReadingEveryRow, as long as no key is an array: a full pass counts them.
+func TestRowsWithoutAKeyAreFoundWithoutReadingEveryRow(t *testing.T) {
+	t.Parallel()
+	d := prepare(t, config.Counter{Name: "dotted", Key: "doc.key", SoftDelete: "gone"})
+	definition := d.definitions[0]
+	_, err := d.rows().Indexes().CreateOne(t.Context(), definition.RowsIndex().Model())
+	check(t, err)
+	const usable = 500
+	rows := []any{bson.D{}, bson.D{{Key: "doc", Value: 1}}, bson.D{{Key: "doc", Value: nil}}, bson.D{{Key: "doc", Value: bson.D{{Key: "key", Value: bson.D{}}}}}}
+	want := len(rows) - 1 // an empty document is a key
+	for _, key := range unusableKeys {
+		if raw(t, key).Type != bson.TypeArray {
+			rows = append(rows, bson.D{{Key: "doc", Value: bson.D{{Key: "key", Value: key}}}})
+			want++
+		}
+	}
+	suspects := len(rows)
+	for i := range usable {
+		rows = append(rows, bson.D{{Key: "doc", Value: bson.D{{Key: "key", Value: numbers(i, i+1)[0]}}}})
+	}
+	must[*mongo.InsertManyResult](t)(d.rows().InsertMany(t.Context(), rows))
+	seen := d.examined(t, func() { d.wantWithoutKey(t, definition, want) })
+	if len(seen) != 1 || max(seen[0].KeysExamined, seen[0].DocsExamined) > 2*suspects {
+		t.Errorf("%+v read for %d rows that may have none", seen, suspects)
+	}
+	must[*mongo.InsertManyResult](t)(d.rows().InsertMany(t.Context(), []any{
+		bson.D{{Key: "doc", Value: bson.A{bson.D{{Key: "key", Value: 1}}}}}, bson.D{{Key: "doc", Value: bson.D{{Key: "key", Value: bson.A{1}}}}},
+	}))
+	d.wantWithoutKey(t, definition, want+2)
+}
+
+func (d *deployment) wantWithoutKey(t testing.TB, definition *counter.Definition, want int) {
+	t.Helper()
+	if n := must[int64](t)(definition.RowsWithoutKey(t.Context(), d.client)); n != int64(want) {
+		t.Errorf("rows without a key: got %d, want %d", n, want)
+	}
+}
+
 func TestADottedKeyDoesNotLeadThroughAnArray(t *testing.T) {
 	t.Parallel()
 	d := deploy(t, config.Counter{Name: "dotted", Key: "a.b.c"})

@@ -302,25 +302,18 @@ func TestKeysOfALaneAreListedWithoutReadingEveryRow(t *testing.T) {
 		writes = append(writes, insert(bson.D{{Key: "key", Value: i % keys}}))
 	}
 	d.write(t, writes...)
-	profile := func(level int) {
-		check(t, d.database.RunCommand(t.Context(), bson.D{{Key: "profile", Value: level}}).Err())
-	}
-	profile(2)
 	var listed []bson.RawValue
 	for i := range keys {
 		listed = append(listed, raw(t, i))
 	}
 	lanes := checkpoint.Lanes(source, 2)
-	for _, lane := range lanes {
-		for _, which := range []counter.Selection{{{Key: "$gte", Value: 0}, {Key: "$lt", Value: keys}}, counter.Listed(listed)} {
-			must[[]bson.RawValue](t)(definition.Keys(t.Context(), d.client, which, lane))
+	seen := d.examined(t, func() {
+		for _, lane := range lanes {
+			for _, which := range []counter.Selection{{{Key: "$gte", Value: 0}, {Key: "$lt", Value: keys}}, counter.Listed(listed)} {
+				must[[]bson.RawValue](t)(definition.Keys(t.Context(), d.client, which, lane))
+			}
 		}
-	}
-	profile(0)
-	cursor, err := d.database.Collection("system.profile").Find(t.Context(), bson.D{{Key: "command.aggregate", Value: source}})
-	check(t, err)
-	var seen []struct{ KeysExamined, DocsExamined int }
-	check(t, cursor.All(t.Context(), &seen))
+	})
 	if len(seen) != 2*len(lanes) {
 		t.Fatalf("%d commands in the profile, want %d", len(seen), 2*len(lanes))
 	}
@@ -329,6 +322,25 @@ func TestKeysOfALaneAreListedWithoutReadingEveryRow(t *testing.T) {
 			t.Errorf("%d index entries and %d rows read for %d keys", s.KeysExamined, s.DocsExamined, keys)
 		}
 	}
+}
+
+// examined is what the server has looked at to answer a command.
+type examined struct{ KeysExamined, DocsExamined int }
+
+// examined has the server tell what each aggregation of the rows costs it.
+func (d *deployment) examined(t testing.TB, do func()) []examined {
+	t.Helper()
+	profile := func(level int) {
+		check(t, d.database.RunCommand(t.Context(), bson.D{{Key: "profile", Value: level}}).Err())
+	}
+	profile(2)
+	do()
+	profile(0)
+	cursor, err := d.database.Collection("system.profile").Find(t.Context(), bson.D{{Key: "command.aggregate", Value: source}})
+	check(t, err)
+	var seen []examined
+	check(t, cursor.All(t.Context(), &seen))
+	return seen
 }
 
 // TestChunksOfKeysFitIntoACommand and hold every key once.

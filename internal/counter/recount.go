@@ -142,15 +142,9 @@ func (d *Definition) Try(ctx context.Context, rows *mongo.Collection) error {
 
 // RowsWithoutKey counts the rows whose key is missing, null, an array or otherwise unusable: they count for nothing.
 func (d *Definition) RowsWithoutKey(ctx context.Context, client *mongo.Client) (int64, error) {
-	suspects := bson.A{
-		one(d.Key, nil),
-		one(d.Key, one("$type", bson.A{"array", "regex", "object", "undefined"})),
-	}
-	// What stands in an array on the way is no key either, though a filter would look at each.
-	for i, r := range d.Key {
-		if r == '.' {
-			suspects = append(suspects, one(d.Key[:i], one("$type", "array")))
-		}
+	suspects, err := d.suspects(ctx, client)
+	if err != nil {
+		return 0, fmt.Errorf("count rows of %s without a key: %w", d.Name, err)
 	}
 	cursor, err := d.rows(client).Aggregate(ctx, bson.A{
 		one("$match", one("$or", suspects)),
@@ -168,4 +162,22 @@ func (d *Definition) RowsWithoutKey(ctx context.Context, client *mongo.Client) (
 		return 0, nil
 	}
 	return counted[0].N, nil
+}
+
+// suspects are filters that find every row without a usable key, and others. No bounds of an index hold the arrays, so they
+// are looked for only where there may be any: in all rows.
+func (d *Definition) suspects(ctx context.Context, client *mongo.Client) (bson.A, error) {
+	few := bson.A{one(d.Key, nil), one(d.Key, one("$type", bson.A{"regex", "object", "undefined"}))}
+	indexed, err := d.RangesIndexed(ctx, client)
+	if err != nil || indexed { // without an entry of an array
+		return few, err
+	}
+	all := append(few, one(d.Key, one("$type", "array")))
+	// What stands in an array on the way is no key either, though a filter would look at each.
+	for i, r := range d.Key {
+		if r == '.' {
+			all = append(all, one(d.Key[:i], one("$type", "array")))
+		}
+	}
+	return all, nil
 }
