@@ -76,17 +76,12 @@ func (d *Definition) Details(ctx context.Context, client *mongo.Client, which Se
 	spread := func(extreme string) bson.D {
 		return one("$sum", op("$cond", d.recent(since), op("$subtract", op(extreme, int64(0), "$"+potential), "$"+weight), int64(0)))
 	}
-	cursor, err := d.rows(client).Aggregate(ctx, bson.A{
-		one("$match", which.On(d.Key)),
-		one("$set", bson.D{{Key: weight, Value: d.weight()}, {Key: potential, Value: d.weightUnless("")}}),
-		one("$group", bson.D{
-			{Key: "_id", Value: "$" + d.Key},
-			{Key: "n", Value: one("$sum", "$"+weight)},
-			{Key: "low", Value: spread("$min")}, {Key: "high", Value: spread("$max")},
-			{Key: "rows", Value: one("$sum", int64(1))},
-			{Key: "print", Value: one("$sum", d.fingerprint("$"+weight))},
-		}),
-	}, options.Aggregate().SetCollation(simple).SetAllowDiskUse(true).SetBatchSize(batchDocuments))
+	cursor, err := d.grouped(ctx, client, which, bson.D{
+		{Key: "n", Value: one("$sum", "$"+weight)},
+		{Key: "low", Value: spread("$min")}, {Key: "high", Value: spread("$max")},
+		{Key: "rows", Value: one("$sum", int64(1))},
+		{Key: "print", Value: one("$sum", d.fingerprint("$"+weight))},
+	}, one("$set", bson.D{{Key: weight, Value: d.weight()}, {Key: potential, Value: d.weightUnless("")}}))
 	if err != nil {
 		return nil, fmt.Errorf("look at rows of %s: %w", d.Name, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -36,22 +37,19 @@ type Truth struct {
 // that is to be judged. Conditions stand in the weight and not in the filter, so that an index on key and soft-delete
 // field answers it without fetching a row. It returns how many rows it read as well, those that do not count included.
 func (d *Definition) Count(ctx context.Context, client *mongo.Client, which Selection) (truths map[string]Truth, rows int64, err error) {
-	cursor, err := d.rows(client).Aggregate(ctx, bson.A{
-		one("$match", which.On(d.Key)),
-		one("$group", bson.D{
-			{Key: "_id", Value: "$" + d.Key},
-			{Key: "n", Value: one("$sum", d.weight())},
-			{Key: "rows", Value: one("$sum", int64(1))},
-		}),
-	}, options.Aggregate().SetCollation(simple).SetAllowDiskUse(true).SetBatchSize(batchDocuments))
+	cursor, err := d.grouped(ctx, client, which, bson.D{
+		{Key: "n", Value: one("$sum", d.weight())},
+		{Key: "rows", Value: one("$sum", int64(1))},
+	})
 	if err != nil {
 		return nil, 0, fmt.Errorf("count rows of %s: %w", d.Name, err)
 	}
 	defer func() { _ = cursor.Close(ctx) }()
 	truths = map[string]Truth{}
 	for cursor.Next(ctx) {
-		raw := append(bson.Raw(nil), cursor.Current...)
+		raw := cursor.Current
 		truth := Truth{Key: raw.Lookup("_id")}
+		truth.Key.Value = slices.Clone(truth.Key.Value) // the rest is the cursor's
 		if n := raw.Lookup("n"); n.Type == bson.TypeInt64 || n.Type == bson.TypeInt32 {
 			truth.N = n.AsInt64()
 		} else {
@@ -67,17 +65,40 @@ func (d *Definition) Count(ctx context.Context, client *mongo.Client, which Sele
 	return truths, rows, nil
 }
 
+// ErrBehind means: the member that is to count the rows is not as far as the snapshot yet, or does not answer. Waiting may
+// help, and so may another member.
+var ErrBehind = errors.New("the member that counts the rows is behind")
+
+// behindFor bounds how long a member may take until it is as far as the snapshot.
+const behindFor = 2 * time.Second
+
+// grouped opens a cursor over the rows that the selection names, grouped by key, in the session in ctx. It asks for no
+// document at first: a member that lags answers once it is as far as the snapshot, and may take as long as it likes for the
+// rows after that. ErrBehind: it is not as far.
+func (d *Definition) grouped(ctx context.Context, client *mongo.Client, which Selection, fields bson.D, before ...any) (*mongo.Cursor, error) {
+	group := one("$group", append(one("_id", "$"+d.Key), fields...))
+	pipeline := append(append(bson.A{one("$match", which.On(d.Key))}, before...), group)
+	opening, cancel := context.WithTimeout(ctx, behindFor)
+	defer cancel()
+	cursor, err := d.rows(client).Aggregate(opening, pipeline,
+		options.Aggregate().SetCollation(simple).SetAllowDiskUse(true).SetBatchSize(0))
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil, fmt.Errorf("%w: %w", ErrBehind, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	cursor.SetBatchSize(batchDocuments)
+	return cursor, nil
+}
+
 // Keys lists the keys of rows that the selection names and that belong to the lane, in the session in ctx. With an index on
 // the key it costs one look into it for every key, not for every row. No stage may follow the grouping: it would be given
 // another value for some types of keys (MinKey as {"": MinKey}, JavaScript as text; measured on 6.0.5).
 func (d *Definition) Keys(ctx context.Context, client *mongo.Client, which Selection, lane checkpoint.LaneID) ([]bson.RawValue, error) {
-	cursor, err := d.rows(client).Aggregate(ctx, bson.A{
-		one("$match", which.On(d.Key)),
-		one("$group", bson.D{
-			{Key: "_id", Value: "$" + d.Key},
-			{Key: "mine", Value: one("$first", inLane(usableKey("$"+d.Key), "$"+d.Key, lane))},
-		}),
-	}, options.Aggregate().SetCollation(simple).SetAllowDiskUse(true).SetBatchSize(batchDocuments))
+	cursor, err := d.grouped(ctx, client, which, bson.D{
+		{Key: "mine", Value: one("$first", inLane(usableKey("$"+d.Key), "$"+d.Key, lane))},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list keys of %s: %w", d.Name, err)
 	}

@@ -24,6 +24,7 @@ const (
 	skipPosition     = "position"      // the incrementer took it up a moment ago
 	skipTail         = "tail"          // a transaction too large to list is under way
 	skipStale        = "stale"         // the position is older than the snapshots that the server keeps
+	skipLagging      = "lagging"       // the member that is to count its rows is not as far as the position
 	skipNoRows       = "no_rows"       // the collection of its rows is gone, or was replaced a moment ago
 	skipInterrupted  = "interrupted"   // the server ended the count of its rows
 	skipNoTarget     = "no_target"     // the collection of its documents is gone, or was replaced a moment ago
@@ -275,6 +276,8 @@ func (e *uncountedError) Unwrap() error { return e.err }
 // what never comes, dividing a batch for a server that is away, or a run that ends by one row.
 func (p *pass) verdictOn(err error, at bson.Timestamp, took time.Duration) error {
 	switch {
+	case errors.Is(err, counter.ErrBehind):
+		return &unjudgedError{skipLagging, "the member that counts the rows, by readPreference of mongodb.uri, is not as far as the counters, or does not answer: waiting for it"}
 	case err == nil, !isServers(err), isUnreachable(err):
 		return err
 	case counter.IsSnapshotGone(err) && took > p.settings.JudgeTimeout:

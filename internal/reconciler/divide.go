@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"driftless/internal/counter"
 	"driftless/internal/logkey"
@@ -72,7 +73,8 @@ const drawTries = 3
 // drawn. A range is divided by it: exactness does not depend on it.
 func (p *pass) keyWithin(ctx context.Context, which counter.Selection) (key bson.RawValue, err error) {
 	d := p.definition
-	rows, targets := p.client.Database(d.Rows.Database).Collection(d.Rows.Collection), p.client.Database(d.Target.Database).Collection(d.Target.Collection)
+	rows := p.client.Database(d.Rows.Database).Collection(d.Rows.Collection)
+	targets := p.client.Database(d.Target.Database, options.Database().SetReadPreference(readpref.Primary())).Collection(d.Target.Collection)
 	for range drawTries {
 		if key, err = drawKey(ctx, rows, which, d.Key); err == nil && key.IsZero() {
 			key, err = drawKey(ctx, targets, which, "_id")

@@ -118,7 +118,7 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 			failure = errors.Join(failure, fmt.Errorf("reconcile counter %s: %w", d.Name, err))
 		}
 		away[d.Source] = away[d.Source] || !d.ByApplication() &&
-			pass.report.Skipped[skipNoCheckpoint]+pass.report.Skipped[skipDefinition]+pass.report.Skipped[skipStale] > 0
+			pass.report.Skipped[skipNoCheckpoint]+pass.report.Skipped[skipDefinition]+pass.report.Skipped[skipStale]+pass.report.Skipped[skipLagging] > 0
 		pass.conclude(ctx)
 		if d.ByApplication() {
 			r.idle[d.Name] = time.Now().Add(restFactor * (time.Since(began) - pass.closer.waited))
