@@ -86,7 +86,9 @@ func OfSource(ds []*Definition, source string) []*Definition {
 }
 
 // Own returns the path of one of our own fields of this counter in its documents.
-func (d *Definition) Own(field string) string { return "driftless." + d.Name + "." + field }
+func (d *Definition) Own(field string) string { return d.own() + "." + field }
+
+func (d *Definition) own() string { return "driftless." + d.Name }
 
 // TotalPath is the path of base + live as one field.
 func (d *Definition) TotalPath() string {

@@ -3,6 +3,7 @@ package counter
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -44,10 +45,10 @@ func (d *Definition) DocumentsOfLanes(ctx context.Context, client *mongo.Client,
 	defer func() { _ = cursor.Close(ctx) }()
 	found := map[string]Document{}
 	for cursor.Next(ctx) {
-		raw := append(bson.Raw(nil), cursor.Current...)
-		document := d.document(raw)
+		document := d.document(cursor.Current)
+		document.Key.Value = slices.Clone(document.Key.Value) // the rest is the cursor's
 		if lanes > 1 {
-			document.Partition = int(raw.Lookup(fieldPartition).AsInt64())
+			document.Partition = int(cursor.Current.Lookup(fieldPartition).AsInt64())
 		}
 		found[Canonical(document.Key)] = document
 	}
@@ -94,10 +95,11 @@ func (d *Definition) document(raw bson.Raw) Document {
 	doc.Base, _ = doc.count(raw, d.Target.Base)
 	doc.Live, _ = doc.count(raw, d.Target.Live)
 	doc.Total, doc.HasTotal = doc.count(raw, d.TotalPath())
-	doc.Touched, _ = lookup(raw, d.Own(FieldTouched)).BooleanOK()
-	doc.Stamp, _ = lookup(raw, d.Own(FieldStamp)).ObjectIDOK()
-	doc.Repair, _ = lookup(raw, d.Own(FieldRepair)).ObjectIDOK()
-	doc.Drifted, _ = lookup(raw, d.Own(FieldDrifted)).BooleanOK()
+	ours, _ := lookup(raw, d.own()).DocumentOK()
+	doc.Touched, _ = lookup(ours, FieldTouched).BooleanOK()
+	doc.Stamp, _ = lookup(ours, FieldStamp).ObjectIDOK()
+	doc.Repair, _ = lookup(ours, FieldRepair).ObjectIDOK()
+	doc.Drifted, _ = lookup(ours, FieldDrifted).BooleanOK()
 	return doc
 }
 
@@ -116,10 +118,17 @@ func (doc *Document) count(raw bson.Raw, path string) (n int64, present bool) {
 	}
 }
 
+// lookup finds a field by its dotted path, zero when there is none. A recount does it for every document several times.
 func lookup(raw bson.Raw, path string) bson.RawValue {
-	v, err := raw.LookupErr(strings.Split(path, ".")...)
-	if err != nil {
-		return bson.RawValue{}
+	for {
+		name, rest, deeper := strings.Cut(path, ".")
+		v, err := raw.LookupErr(name)
+		if err != nil || deeper && v.Type != bson.TypeEmbeddedDocument && v.Type != bson.TypeArray {
+			return bson.RawValue{}
+		}
+		if !deeper {
+			return v
+		}
+		raw, path = v.Value, rest
 	}
-	return v
 }

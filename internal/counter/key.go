@@ -19,7 +19,8 @@ var tooManyDigits = new(big.Int).Exp(big.NewInt(10), big.NewInt(34), nil)
 // Canonical returns a form of v that is equal for two values exactly when the server holds them for one _id: 1, 1.0 and
 // Decimal 1 are one key, and so are a symbol and a string of the same text. It is for comparing, not for reading.
 func Canonical(v bson.RawValue) string {
-	return string(appendCanonical(nil, v))
+	var room [64]byte // for all but the longest, so that only the result is allocated
+	return string(appendCanonical(room[:0], v))
 }
 
 // ParseKey reads a key as an operator writes it: extended JSON, else the 24 hexadecimal digits of an ObjectId, else text.
