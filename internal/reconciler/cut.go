@@ -58,6 +58,7 @@ type view struct {
 	laneOf    map[string]int // by key, where there are several lanes
 	rows      int64          // that were counted
 	took      time.Duration  // to read it
+	queued    time.Duration  // and to wait for another count before that
 }
 
 // position is the one at which a key was judged, by its canonical form: its own lane's. A key that has neither rows nor a
@@ -87,8 +88,7 @@ func (p *pass) read(ctx context.Context, which counter.Selection) (view, error) 
 		err = p.sameRows(ctx, v.lanes)
 	}
 	v.tail = tailOf(v.lanes, p.definition.Name)
-	v.took = time.Since(started)
-	p.report.rows += v.rows
+	v.took = time.Since(started) - v.queued
 	return v, p.verdictOn(err, v.through(), v.took)
 }
 
@@ -96,9 +96,15 @@ func (p *pass) read(ctx context.Context, which counter.Selection) (view, error) 
 // there are is a question of the position as well: the last row of one may have gone since.
 func (p *pass) count(ctx context.Context, v *view, which counter.Selection) error {
 	v.truths, v.laneOf = map[string]counter.Truth{}, map[string]int{}
-	for key, document := range v.documents {
-		v.laneOf[key] = document.Partition
+	if len(v.lanes) > 1 {
+		for key, document := range v.documents {
+			v.laneOf[key] = document.Partition
+		}
 	}
+	asked := time.Now()
+	p.counting.Lock()
+	defer p.counting.Unlock()
+	v.queued = time.Since(asked)
 	for i, lane := range checkpoint.Lanes(p.definition.Source, len(v.lanes)) {
 		err := counter.Snapshot(ctx, p.client, v.lanes[i].Position, func(ctx context.Context) error {
 			return p.countLane(ctx, v, lane, which)
@@ -128,7 +134,11 @@ func (p *pass) countLane(ctx context.Context, v *view, lane checkpoint.LaneID, w
 		if err != nil {
 			return err
 		}
-		maps.Copy(v.truths, truths)
+		if len(v.truths) == 0 {
+			v.truths = truths
+		} else {
+			maps.Copy(v.truths, truths)
+		}
 		v.rows += rows
 	}
 	return nil

@@ -18,7 +18,11 @@ import (
 
 // within compares a range of keys: a smaller one when its count fails, and at last without the key that it fails on.
 func (p *pass) within(ctx context.Context, which counter.Selection) error {
-	err := p.batch(ctx, which, nil)
+	return p.divided(ctx, which, p.batch(ctx, which, nil))
+}
+
+// divided goes on with parts of a range whose comparison came to err, if that may help.
+func (p *pass) divided(ctx context.Context, which counter.Selection, err error) error {
 	var failed *uncountedError
 	if !errors.As(err, &failed) {
 		return err
@@ -33,7 +37,10 @@ func (p *pass) within(ctx context.Context, which counter.Selection) error {
 	if err != nil {
 		return err
 	}
-	if key.IsZero() {
+	if key.IsZero() { // nothing to divide by: once more as it is
+		if err := p.batch(ctx, which, nil); !errors.As(err, &failed) {
+			return err
+		}
 		return p.leaveOut(failed, "range", bson.D(which).String())
 	}
 	for _, part := range divide(which, key) {

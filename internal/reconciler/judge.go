@@ -41,9 +41,11 @@ func readingsOf(v view, marks []counter.Touched) map[string]reading {
 		readings = marked(readings, marks)
 	}
 	for key, r := range readings {
-		r.tail = v.tail[key]
-		r.pending = v.position(key).Before(r.mark.After)
-		readings[key] = r
+		tail, pending := v.tail[key], v.position(key).Before(r.mark.After)
+		if tail != 0 || pending { // seldom, of very many
+			r.tail, r.pending = tail, pending
+			readings[key] = r
+		}
 	}
 	return readings
 }

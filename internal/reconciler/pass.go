@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -36,6 +37,8 @@ type pass struct {
 	full    bool            // every key is compared
 	walk    *walk           // over the ranges of all keys, nil before it
 	closer  closer          // of a counter that the application increments itself
+	// counting lets one count of rows run at a time: it takes a whole core of the server.
+	counting sync.Mutex
 }
 
 // look compares what the options ask for: one key, all keys, or those touched since the last run.
@@ -186,32 +189,38 @@ func (p *pass) leaveOut(failed *uncountedError, what, which string) error {
 // batch compares one selection and repairs what is wrong. marks are the listed keys, nil for a range. It is safe to try
 // again after *uncountedError alone: nothing has been reported then.
 func (p *pass) batch(ctx context.Context, which counter.Selection, marks []counter.Touched) error {
-	if p.heart != nil {
-		p.heart.Beat()
-	}
-	began, checked, rows := time.Now(), p.report.Checked, p.report.rows
+	p.beat()
 	if p.definition.ByApplication() {
+		began, checked, rows := time.Now(), p.report.Checked, p.report.rows
 		if err := p.firstLook(ctx, which, marks); err != nil {
 			return err
 		}
 		return p.afterBatch(ctx, began, p.report.Checked-checked, p.report.rows-rows, bson.Timestamp{})
 	}
-	var v view
-	err := p.waitFor(ctx, func() (err error) {
-		v, err = p.read(ctx, which)
-		return err
-	})
-	if err != nil {
+	return p.compare(ctx, p.glimpse(ctx, which), marks)
+}
+
+func (p *pass) beat() {
+	if p.heart != nil {
+		p.heart.Beat()
+	}
+}
+
+// compare judges what was read of a selection and repairs what is wrong.
+func (p *pass) compare(ctx context.Context, g glimpse, marks []counter.Touched) error {
+	if g.err != nil {
+		return g.err
+	}
+	checked := p.report.Checked
+	p.report.rows += g.view.rows
+	if err := p.settle(ctx, g.view, p.judge(g.view, marks)); err != nil {
 		return err
 	}
-	if err := p.settle(ctx, v, p.judge(v, marks)); err != nil {
-		return err
-	}
-	p.weigh(v)
+	p.weigh(g.view)
 	if marks != nil {
-		p.sizeOf(p.definition.Name).took(len(marks), v.took)
+		p.sizeOf(p.definition.Name).took(len(marks), g.view.took)
 	}
-	return p.afterBatch(ctx, began, p.report.Checked-checked, p.report.rows-rows, v.through())
+	return p.afterBatch(ctx, g.began, p.report.Checked-checked, g.view.rows, g.view.through())
 }
 
 // afterBatch waits for what the limits ask, and for what is under strain. position is how far the incrementer is, zero

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,13 +18,13 @@ func (f *fixture) brokenOff(o Options, ranges int) *CounterReport {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.t.Context())
 	defer cancel()
-	recorded := 0
+	var recorded atomic.Int64
 	r := f.reconciler(equipment{started: func(e *event.CommandStartedEvent) {
-		if recorded == ranges {
+		if recorded.Load() == int64(ranges) {
 			cancel()
 		}
 		if isUpdateOf(counter.SweepsCollection)(e) {
-			recorded++
+			recorded.Add(1)
 		}
 	}})
 	r.rowsPerRange, r.recordEvery = 4, 0

@@ -22,8 +22,8 @@ type walk struct {
 // dies then goes on from there.
 func (p *pass) step(ctx context.Context, until int, enough func() bool) error {
 	w := p.walk
-	for w.Next < until && (w.Next == w.first || !enough()) {
-		if err := p.within(ctx, w.Ranges[w.Next]); err != nil {
+	for err := range p.inTurn(ctx, w.Ranges[w.Next:max(w.Next, until)]) {
+		if err != nil {
 			return err
 		}
 		w.Next++
@@ -32,6 +32,9 @@ func (p *pass) step(ctx context.Context, until int, enough func() bool) error {
 			if err := p.recordWalk(ctx); err != nil {
 				return err
 			}
+		}
+		if enough() {
+			return nil
 		}
 	}
 	return nil
