@@ -23,7 +23,7 @@ test: mongod ## every test, on real servers, with the race detector
 lint: $(GOLANGCI) ## golangci-lint with the rules of .golangci.yaml
 	$(GOLANGCI) run ./...
 
-bench: mongod ## catch-up speed beside reading the stream and doing nothing, as a ratio; SCALE=n for a larger backlog, LANES=n to compare n lanes with one
+bench: mongod ## catch-up beside reading the stream alone, a full pass beside one $group, touched keys among few and many, as ratios; PART=catchup|recount|touched for one, SCALE=n for more data, LANES=n to compare n lanes with one
 	go run ./bench
 
 soak: mongod ## the tests whose short form is in `make test`, with their full numbers

@@ -17,6 +17,11 @@ const (
 	batchRows      = 5000
 )
 
+// rowsOf is the collection that all changes of the backlog are made in.
+func rowsOf(client *mongo.Client) *mongo.Collection {
+	return client.Database(rowsDatabase).Collection(rowsCollection)
+}
+
 // backlog is how many changes wait.
 type backlog struct{ inserts, posts, softDeletes, hardDeletes int }
 
@@ -25,11 +30,14 @@ func backlogOf(scale float64) backlog {
 	return backlog{inserts: n(300_000), posts: n(100_000), softDeletes: n(30_000), hardDeletes: n(10_000)}
 }
 
+// repeatable draws the same numbers in every run.
+func repeatable() *rand.Rand { return rand.New(rand.NewSource(1)) }
+
 // write makes the changes, the same ones in every run.
 func (b backlog) write(ctx context.Context, rows *mongo.Collection) error {
 	fmt.Printf("writing a backlog: %d inserts on %d posts (Zipf 1.1), %d soft deletes, %d hard deletes\n",
 		b.inserts, b.posts, b.softDeletes, b.hardDeletes)
-	random := rand.New(rand.NewSource(1)) //nolint:gosec // repeatable on purpose
+	random := repeatable()
 	posts := rand.NewZipf(random, 1.1, 1, uint64(b.posts-1))
 	var models []mongo.WriteModel
 	flush := func() error {

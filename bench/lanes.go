@@ -28,7 +28,7 @@ func divide(ctx context.Context, client *mongo.Client, scale float64, most int) 
 	for n := 1; n <= most; n *= 2 {
 		d := &division{lanes: n}
 		for range rounds {
-			s, err := newSubject(ctx, client, made, n)
+			s, err := newSubject(ctx, rowsOf(client), fmt.Sprint(made), n)
 			if err != nil {
 				return err
 			}
@@ -37,7 +37,7 @@ func divide(ctx context.Context, client *mongo.Client, scale float64, most int) 
 		}
 		divisions = append(divisions, d)
 	}
-	if err := backlogOf(scale).write(ctx, client.Database(rowsDatabase).Collection(rowsCollection)); err != nil {
+	if err := backlogOf(scale).write(ctx, rowsOf(client)); err != nil {
 		return err
 	}
 	for r := range rounds {

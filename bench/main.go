@@ -1,6 +1,7 @@
 // Command bench measures driftless beside the limits of the server, in one run on a private mongod: how long it takes to
-// catch up with a backlog, against reading the same stream and doing nothing; with LANES, how long it takes several lanes
-// instead of one, and what they cost.
+// catch up with a backlog, against reading the same stream and doing nothing; a full pass of the reconciler, against one
+// plain $group over the same rows; a run over touched keys in a small and in a large collection; with LANES, how long it takes
+// several lanes to catch up instead of one, and what they cost.
 package main
 
 import (
@@ -40,6 +41,10 @@ func bench(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	parts, err := partsOf(os.Getenv("PART"))
+	if err != nil {
+		return err
+	}
 	// The positions of the first round are judged in the last.
 	window := map[string]string{"minSnapshotHistoryWindowInSeconds": "3600"}
 	server, err := realtest.StartMongod(ctx, realtest.Options{OplogMB: 2048, CacheGB: 4, Params: window})
@@ -55,17 +60,43 @@ func bench(ctx context.Context) error {
 	if most > 1 {
 		return divide(ctx, client, scale, most)
 	}
-	return catchUp(ctx, client, scale)
+	for _, p := range parts {
+		if err := p.measure(ctx, client, scale); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return nil
 }
 
-// scaleOf reads SCALE: 1 is the backlog of 340,000 changes.
+// part is one measurement.
+type part struct {
+	name    string
+	measure func(context.Context, *mongo.Client, float64) error
+}
+
+var allParts = []part{{"catchup", catchUp}, {"recount", recount}, {"touched", touched}}
+
+// partsOf reads PART: one of them, or all.
+func partsOf(text string) ([]part, error) {
+	if text == "" {
+		return allParts, nil
+	}
+	for _, p := range allParts {
+		if p.name == text {
+			return []part{p}, nil
+		}
+	}
+	return nil, fmt.Errorf("PART=%s: write catchup, recount or touched; all are measured without it", text)
+}
+
+// scaleOf reads SCALE: 1 is the backlog of 340,000 changes, and 1,000,000 rows to recount.
 func scaleOf(text string) (float64, error) {
 	if text == "" {
 		return 1, nil
 	}
 	scale, err := strconv.ParseFloat(text, 64)
 	if err != nil || scale <= 0 || scale > 100 {
-		return 0, fmt.Errorf("SCALE=%s: write a number above 0, up to 100; 1 is a backlog of 340,000 changes", text)
+		return 0, fmt.Errorf("SCALE=%s: write a number above 0, up to 100; 1 is a backlog of 340,000 changes, and 1,000,000 rows to recount", text)
 	}
 	return scale, nil
 }
@@ -86,13 +117,13 @@ func lanesOf(text string) (int, error) {
 func catchUp(ctx context.Context, client *mongo.Client, scale float64) error {
 	var lanes []*subject
 	for round := range rounds {
-		s, err := newSubject(ctx, client, round, 1)
+		s, err := newSubject(ctx, rowsOf(client), fmt.Sprint(round), 1)
 		if err != nil {
 			return err
 		}
 		lanes = append(lanes, s)
 	}
-	if err := backlogOf(scale).write(ctx, client.Database(rowsDatabase).Collection(rowsCollection)); err != nil {
+	if err := backlogOf(scale).write(ctx, rowsOf(client)); err != nil {
 		return err
 	}
 	var raw, ours []time.Duration

@@ -31,6 +31,7 @@ const batchEvents = 20000
 // its own.
 type subject struct {
 	client      *mongo.Client
+	rows        *mongo.Collection
 	config      *config.Config
 	definitions []*counter.Definition
 	checkpoints *checkpoint.Store
@@ -40,15 +41,18 @@ type subject struct {
 	start       stream.Start
 }
 
-func newSubject(ctx context.Context, client *mongo.Client, round, lanes int) (*subject, error) {
+// newSubject takes up a counter of the rows in their collection, which it makes where there is none. The name tells it from
+// other subjects.
+func newSubject(ctx context.Context, rows *mongo.Collection, name string, lanes int) (*subject, error) {
+	client, in := rows.Database().Client(), rows.Database().Name()
 	c := config.Default()
-	c.MongoDB.StateDatabase = fmt.Sprintf("state%d", round)
-	c.Sources = []config.Source{{Name: "comments", ChangeStream: &config.ChangeStream{Database: rowsDatabase, Collection: rowsCollection, Partitions: lanes}}}
+	c.MongoDB.StateDatabase = "state_" + name
+	c.Sources = []config.Source{{Name: "comments", ChangeStream: &config.ChangeStream{Database: in, Collection: rows.Name(), Partitions: lanes}}}
 	c.Counters = []config.Counter{{
 		Name: "comments_per_post", Source: "comments", Key: "post_id", SoftDelete: "deleted_at",
-		Rows: config.Rows{Database: rowsDatabase, Collection: rowsCollection},
+		Rows: config.Rows{Database: in, Collection: rows.Name()},
 		Target: config.Target{
-			Database: fmt.Sprintf("counts%d", round), Collection: "post_counters",
+			Database: "counts_" + name, Collection: "post_counters",
 			Base: "base_count", Live: "live_delta", ReconciledAt: "reconciled_at", Upsert: true,
 		},
 	}}
@@ -56,10 +60,8 @@ func newSubject(ctx context.Context, client *mongo.Client, round, lanes int) (*s
 	if err != nil {
 		return nil, err
 	}
-	if round == 0 {
-		if err := client.Database(rowsDatabase).CreateCollection(ctx, rowsCollection); err != nil {
-			return nil, err
-		}
+	if err := create(ctx, rows); err != nil {
+		return nil, err
 	}
 	steps, err := deployment.Plan(ctx, client, c, definitions)
 	if err != nil {
@@ -71,7 +73,7 @@ func newSubject(ctx context.Context, client *mongo.Client, round, lanes int) (*s
 		}
 	}
 	s := &subject{
-		client: client, config: c, definitions: definitions,
+		client: client, rows: rows, config: c, definitions: definitions,
 		checkpoints: checkpoint.NewStore(client, c.MongoDB.StateDatabase), states: counter.NewStates(client, c.MongoDB.StateDatabase),
 	}
 	s.ids = checkpoint.Lanes("comments", lanes)
@@ -83,9 +85,20 @@ func newSubject(ctx context.Context, client *mongo.Client, round, lanes int) (*s
 	return s, err
 }
 
+// create makes a collection where there is none.
+func create(ctx context.Context, c *mongo.Collection) error {
+	const namespaceExists = 48
+	var server mongo.ServerError
+	err := c.Database().CreateCollection(ctx, c.Name())
+	if errors.As(err, &server) && server.HasErrorCode(namespaceExists) {
+		return nil
+	}
+	return err
+}
+
 func (s *subject) source(id checkpoint.LaneID, ds []*counter.Definition) (stream.Source, error) {
 	stages, err := counter.Pipeline(ds, id)
-	return stream.NewChangeStream(s.client, rowsDatabase, rowsCollection, stages, batchEvents), err
+	return stream.NewChangeStream(s.client, s.rows.Database().Name(), s.rows.Name(), stages, batchEvents), err
 }
 
 // readOnly reads a lane's part of the backlog with the incrementer's own pipeline and does nothing with it.
@@ -197,11 +210,15 @@ func heap() uint64 {
 	return sample[0].Value.Uint64()
 }
 
+// reconciler is wired as `reconciler run` does.
+func (s *subject) reconciler() *reconciler.Reconciler {
+	return reconciler.New(s.client, s.config.MongoDB.StateDatabase, s.definitions, s.config.Reconciler,
+		reconciler.NewMetrics(prometheus.NewRegistry(), s.definitions), slog.New(slog.NewTextHandler(io.Discard, nil)))
+}
+
 // check compares every counter with a recount, so that no speed comes from counting wrong.
 func (s *subject) check(ctx context.Context) error {
-	r := reconciler.New(s.client, s.config.MongoDB.StateDatabase, s.definitions, s.config.Reconciler,
-		reconciler.NewMetrics(prometheus.NewRegistry(), s.definitions), slog.New(slog.NewTextHandler(io.Discard, nil)))
-	report, err := r.RunOnce(ctx, reconciler.Options{Full: true, DryRun: true})
+	report, err := s.reconciler().RunOnce(ctx, reconciler.Options{Full: true, DryRun: true})
 	if err != nil {
 		return err
 	}
