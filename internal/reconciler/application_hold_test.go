@@ -95,7 +95,7 @@ func TestTooManyDriftedKeysOfAKeptCounterAreHeldUntilApproved(t *testing.T) {
 func TestAFewDriftedKeysOfAKeptCounterAreRepairedAtOnce(t *testing.T) {
 	t.Parallel()
 	f := keptPosts(t, 200, 40, func(c *config.Config) { c.Reconciler.BatchKeys = 10 }) // at the limit
-	looks, before := 0, 0 // of all, and before the first repair
+	looks, before := 0, 0                                                              // of all, and before the first repair
 	r := f.reconciler(equipment{started: func(e *event.CommandStartedEvent) {
 		if isOn(e, "aggregate", "comments") {
 			looks++
