@@ -38,7 +38,7 @@ func (b backlog) write(ctx context.Context, rows *mongo.Collection) error {
 	fmt.Printf("writing a backlog: %d inserts on %d posts (Zipf 1.1), %d soft deletes, %d hard deletes\n",
 		b.inserts, b.posts, b.softDeletes, b.hardDeletes)
 	random := repeatable()
-	posts := rand.NewZipf(random, 1.1, 1, uint64(b.posts-1)) //nolint:gosec // a count
+	posts := rand.NewZipf(random, 1.1, 1, uint64(b.posts-1)) //nolint:gosec // not negative
 	var models []mongo.WriteModel
 	flush := func() error {
 		if len(models) == 0 {

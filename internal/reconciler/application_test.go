@@ -79,7 +79,7 @@ func TestKeptCountersAreJudgedOnBothSides(t *testing.T) {
 	f.post("half", count(1.5))
 	f.post("whole", count(2.0))
 	f.post("deleted rows", count(1))
-	report := f.run(f.reconciler(equipment{}), Options{DryRun: true, Full: true})
+	report := f.run(f.reconciler(equipment{}), Options{DryRun: true, Full: true, Wait: true})
 	wantSkips(t, report, map[string]int64{skipBadField: 3, skipNoDocument: 1})
 	report.Result = ResultOK
 	wantDrift(t, report, map[any]int64{"high": 5, "low": -5, "lacks the field": -2, "no rows": 2})
@@ -97,7 +97,7 @@ func TestKeptSplitFieldsAreJudgedByTheirSum(t *testing.T) {
 	f.post(1, bson.E{Key: "base_count", Value: 2}, bson.E{Key: "live_delta", Value: 1})
 	f.post(2, bson.E{Key: "base_count", Value: 2}, bson.E{Key: "live_delta", Value: 2.0})
 	f.post(3, bson.E{Key: "live_delta", Value: 3})
-	wantDrift(t, f.run(f.reconciler(equipment{}), Options{DryRun: true}), map[any]int64{2: 1})
+	wantDrift(t, f.run(f.reconciler(equipment{}), Options{DryRun: true, Wait: true}), map[any]int64{2: 1})
 }
 
 // A collection that has been dropped looks like one without rows: nothing is judged by it.

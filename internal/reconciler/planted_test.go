@@ -117,7 +117,7 @@ func (f *fixture) wantUntouched(before map[string]bson.Raw, planted map[any]int6
 	}
 	for key, document := range before {
 		if !bytes.Equal(document, after[key]) {
-			f.t.Errorf("the document of a right counter was changed: %v, was %v", after[key], document)
+			f.t.Fatalf("the document of a right counter was changed: %v, was %v", after[key], document)
 		}
 	}
 }
