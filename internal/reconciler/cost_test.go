@@ -165,7 +165,7 @@ func TestARunPausesWhileTheIncrementerLags(t *testing.T) {
 	if report := f.run(r, Options{Full: true}); only(t, report).Checked != 40 || report.Result != ResultOK {
 		t.Errorf("%s", show(report))
 	}
-	if s := testutil.ToFloat64(metrics.pausedSeconds.WithLabelValues(strainIncrementer)); s == 0 || s > f.config.Reconciler.JudgeTimeout.Seconds() {
+	if s := testutil.ToFloat64(metrics.pausedSeconds.WithLabelValues(strainIncrementer)); s == 0 || s > patience.Seconds() {
 		t.Errorf("paused for %v s: it was over when the incrementer had caught up", s)
 	}
 }
