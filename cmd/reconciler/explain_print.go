@@ -121,6 +121,8 @@ func (p explained) onRecord() *daemon.Table {
 		if s.Gap != nil {
 			table.Row("last gap", fmt.Sprintf("%s (%s), %s", p.at(s.Gap.At), s.Gap.Reason, healed(s.Gap.Healed)))
 		}
+	}
+	if !p.definition.ByApplication() {
 		table.Row("touched", p.touched())
 	}
 	if m.Mark != nil {

@@ -21,18 +21,17 @@ func (x *explainer) records(ctx context.Context) error {
 	)
 }
 
-// counterState is the counter's, where it has one.
+// counterState is the counter's. One that the application keeps has none before its first run.
 func (x *explainer) counterState(ctx context.Context) error {
-	if x.Counter.ByApplication() {
-		return nil
-	}
 	states, err := x.states.All(ctx)
 	if err != nil {
 		return err
 	}
 	s, known := states[x.Counter.Name]
 	if !known || s.Hash != x.Counter.Hash {
-		x.out.State = &KeyState{State: KeyStateUnknown}
+		if !x.Counter.ByApplication() {
+			x.out.State = &KeyState{State: KeyStateUnknown}
+		}
 		return nil
 	}
 	x.out.State = &KeyState{State: s.State, Reason: s.Reason, Held: s.Held, Verified: stream.Clock(s.VerifiedThrough)}

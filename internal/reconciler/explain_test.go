@@ -473,7 +473,7 @@ func TestExplainJudgesWhatTheApplicationKeeps(t *testing.T) {
 	r := f.reconciler(equipment{})
 	e := f.explainNothingElse(r, "wrong")
 	wantStanding(t, e, KeyDrifted, onceKey+"wrong", "too low by 2")
-	if e.Lane != nil || e.State != nil || e.Shown.Base != nil || e.Shown.Displayed != 1 || e.Recount.Truth != 3 || e.Recount.Direction != "under" || e.Events.Found != 3 {
+	if e.Lane != nil || e.State != nil || e.Marks != (Marks{}) || e.Shown.Base != nil || e.Shown.Displayed != 1 || e.Recount.Truth != 3 || e.Recount.Direction != "under" || e.Events.Found != 3 {
 		t.Errorf("%+v", e)
 	}
 	wantStanding(t, f.explainNothingElse(r, "right"), KeyRight, "")
@@ -487,6 +487,17 @@ func TestExplainJudgesWhatTheApplicationKeeps(t *testing.T) {
 	}
 	f.undo(e.Repairs[0].Run)
 	wantStanding(t, f.explainNothingElse(r, "wrong"), KeyUndone, "reconciler undo "+e.Repairs[0].Run+" --release")
+}
+
+func TestExplainTellsThatACounterOfTheApplicationIsHeld(t *testing.T) {
+	t.Parallel()
+	f := keptPosts(t, 200, 60)
+	r := f.reconciler(equipment{})
+	wantStanding(t, f.explainNothingElse(r, 0), KeyDrifted, onceKey+"0", "too high by 1") // before there is a record of it
+	held := f.run(r, Options{Wait: true})
+	wantHeld(t, held, 60)
+	wantStanding(t, f.explainNothingElse(r, 0), KeyHeld, "reconciler approve "+held.Run, "too high by 1", "held by run")
+	wantStanding(t, f.explainNothingElse(r, 150), KeyRight, "")
 }
 
 func TestExplainLeavesABusyKeyOfTheApplicationUnjudged(t *testing.T) {

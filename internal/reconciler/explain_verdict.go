@@ -114,11 +114,8 @@ const LateAfter = 15 * time.Second
 
 // startCommand is what to start where that is what judging waits for.
 func (x *Explanation) startCommand() string {
-	switch x.Unjudged.Reason {
-	case skipNoCheckpoint, skipStale:
-		if x.State != nil {
-			return "incrementer run"
-		}
+	if x.Unjudged.Reason == skipNoCheckpoint || x.Unjudged.Reason == skipStale && x.Lane != nil {
+		return "incrementer run"
 	}
 	return ""
 }

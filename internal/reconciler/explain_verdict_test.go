@@ -54,8 +54,8 @@ func TestTheVerdictFollowsFromWhatWasRead(t *testing.T) {
 		"unjudged": {Explanation{Shown: document, Unjudged: &Unjudged{skipBroken, "its expression fails"}, State: held}, KeyUnjudged, "",
 			"it cannot be judged: its expression fails", "approve"},
 		"never followed":                 {Explanation{Unjudged: &Unjudged{skipNoCheckpoint, "nobody"}, State: &KeyState{}}, KeyUnjudged, "incrementer run", "", ""},
-		"stale":                          {Explanation{Unjudged: &Unjudged{skipStale, "old"}, State: active}, KeyUnjudged, "incrementer run", "", ""},
-		"stale, kept by the application": {Explanation{Unjudged: &Unjudged{skipStale, "old"}}, KeyUnjudged, "", "", ""},
+		"stale":                          {Explanation{Unjudged: &Unjudged{skipStale, "old"}, State: active, Lane: &KeyLane{}}, KeyUnjudged, "incrementer run", "", ""},
+		"stale, kept by the application": {Explanation{Unjudged: &Unjudged{skipStale, "old"}, State: active}, KeyUnjudged, "", "", ""},
 		"busy":                           {Explanation{Shown: document, Unjudged: &Unjudged{skipBusy, "written to"}}, KeyUnjudged, "", "written to", ""},
 	} {
 		tt.e.Counter, tt.e.Key = "c", ExtendedJSON{raw("42")}

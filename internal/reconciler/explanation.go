@@ -18,7 +18,7 @@ type Explanation struct {
 	Recount  *Recount     `json:"recount,omitempty"`    // nil when it could not be judged
 	Unjudged *Unjudged    `json:"not_judged,omitempty"` // why not
 	Now      *Now         `json:"now,omitempty"`        // nil when the rows could not be counted
-	State    *KeyState    `json:"state,omitempty"`      // nil for a counter that the application keeps
+	State    *KeyState    `json:"state,omitempty"`      // nil for a counter of the application without a run yet
 	Marks    Marks        `json:"marks"`
 	Repairs  []KeyRepair  `json:"repairs"` // the latest first
 	Events   Events       `json:"events"`
