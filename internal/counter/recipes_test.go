@@ -198,7 +198,7 @@ func newOurs(t testing.TB) *ours {
 	}))
 	definitions := o.definitions[:1] // without the marker's
 	o.reconciler = reconciler.New(client, o.database.Name(), definitions,
-		config.Reconciler{BatchKeys: 500, JudgeTimeout: patience, HoldMinKeys: 1000, HoldWhenDriftedShare: 1},
+		config.Reconciler{BatchKeys: 500, JudgeTimeout: patience, PauseWhenLagging: patience, HoldMinKeys: 1000, HoldWhenDriftedShare: 1},
 		reconciler.NewMetrics(prometheus.NewRegistry(), definitions), slog.New(slog.DiscardHandler))
 	o.reconcile(t, nil)
 	return o
