@@ -29,14 +29,15 @@ type pass struct {
 	target     target
 	hold       hold
 
-	began   standing        // where the counter stood before its touched keys were listed
-	seen    map[string]bool // keys compared by their mark in the state database, which a page or range may hold as well
-	leftOut int             // keys and ranges that could not be counted
-	rested  bson.Timestamp  // where the touched keys that rest were compared at the earliest, zero for none
-	paused  bool            // has told that it pauses
-	full    bool            // every key is compared
-	walk    *walk           // over the ranges of all keys, nil before it
-	closer  closer          // of a counter that the application increments itself
+	began    standing        // where the counter stood before its touched keys were listed
+	seen     map[string]bool // keys compared by their mark in the state database, which a page or range may hold as well
+	leftOut  int             // keys and ranges that could not be counted
+	rested   bson.Timestamp  // where the touched keys that rest were compared at the earliest, zero for none
+	paused   bool            // has told that it pauses
+	forsaken bool            // the incrementer was waited for in vain
+	full     bool            // every key is compared
+	walk     *walk           // over the ranges of all keys, nil before it
+	closer   closer          // of a counter that the application increments itself
 	// counting lets one count of rows run at a time: it takes a whole core of the server.
 	counting sync.Mutex
 }

@@ -26,7 +26,8 @@ const (
 )
 
 // breathe pauses while the database or the incrementer is under strain, for at most the judge timeout: where it lasts, a run
-// goes on little by little. position is how far the incrementer is, zero for none.
+// goes on little by little. An incrementer that has not caught up by then may as well be stopped, and is not waited for again
+// in the pass: its position grows too old meanwhile. position is how far the incrementer is, zero for none.
 func (p *pass) breathe(ctx context.Context, position bson.Timestamp) error {
 	if !p.options.Key.IsZero() {
 		return nil
@@ -34,7 +35,11 @@ func (p *pass) breathe(ctx context.Context, position bson.Timestamp) error {
 	began := time.Now()
 	for {
 		strain := p.strain(ctx, position)
-		if strain == "" || time.Since(began) > p.settings.JudgeTimeout {
+		if strain == "" || strain == strainIncrementer && p.forsaken {
+			return nil
+		}
+		if time.Since(began) > p.settings.JudgeTimeout {
+			p.forsaken = p.forsaken || strain == strainIncrementer
 			return nil
 		}
 		if !p.paused {
