@@ -22,21 +22,23 @@ func (p *pace) cost(keys, rows int64) time.Duration {
 	return max(of(keys, p.keysPerSecond), of(rows, p.rowsPerSecond))
 }
 
-// did waits for as long as the work that has just been done takes by the limits. Time in which nothing was done is not
-// saved up.
-func (p *pace) did(ctx context.Context, began time.Time, keys, rows int64) error {
+// beatEvery is how often a wait shows that it is alive.
+const beatEvery = 10 * time.Second
+
+// did waits for as long as the work that has just been done takes by the limits, and calls beat meanwhile. Time in which
+// nothing was done is not saved up.
+func (p *pace) did(ctx context.Context, began time.Time, keys, rows int64, beat func()) error {
 	if p.free.Before(began) {
 		p.free = began
 	}
 	p.free = p.free.Add(p.cost(keys, rows))
-	wait := time.Until(p.free)
-	if wait <= 0 {
-		return nil
+	for wait := time.Until(p.free); wait > 0; wait = time.Until(p.free) {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(min(wait, beatEvery)):
+			beat()
+		}
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(wait):
-		return nil
-	}
+	return nil
 }

@@ -227,7 +227,7 @@ func (p *pass) compare(ctx context.Context, g glimpse, marks []counter.Touched) 
 // afterBatch waits for what the limits ask, and for what is under strain. position is how far the incrementer is, zero
 // for none.
 func (p *pass) afterBatch(ctx context.Context, began time.Time, keys, rows int64, position bson.Timestamp) error {
-	if err := p.pace.did(ctx, began, keys, rows); err != nil {
+	if err := p.pace.did(ctx, began, keys, rows, p.beat); err != nil {
 		return err
 	}
 	return p.breathe(ctx, position)

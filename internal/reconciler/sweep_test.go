@@ -103,6 +103,7 @@ func TestASweepIsSpreadEvenlyAndEndsInTime(t *testing.T) {
 
 func TestARunKeepsToItsPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		beats := 0
 		for _, c := range []struct {
 			pace       pace
 			keys, rows int64
@@ -119,7 +120,7 @@ func TestARunKeepsToItsPace(t *testing.T) {
 			for range 3 {
 				from := time.Now()
 				time.Sleep(c.took) //nolint:forbidigo // in a bubble
-				if err := c.pace.did(t.Context(), from, c.keys, c.rows); err != nil {
+				if err := c.pace.did(t.Context(), from, c.keys, c.rows, func() { beats++ }); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -127,9 +128,12 @@ func TestARunKeepsToItsPace(t *testing.T) {
 				t.Errorf("%+v: %s for %d keys and %d rows three times, want %s", c.pace, got, c.keys, c.rows, 3*c.want)
 			}
 		}
+		if beats == 0 {
+			t.Error("a wait of minutes shows no sign of life")
+		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := (&pace{keysPerSecond: 1}).did(ctx, time.Now(), 100, 0); !errors.Is(err, context.Canceled) {
+		if err := (&pace{keysPerSecond: 1}).did(ctx, time.Now(), 100, 0, func() {}); !errors.Is(err, context.Canceled) {
 			t.Errorf("a run that is stopped waits on: %v", err)
 		}
 	})
