@@ -68,7 +68,10 @@ func TestAHeldRunIsApprovedAndUndoneByTheirVerbs(t *testing.T) {
 	if r := p.want(0, "reconciler", "undo", approved.Run); !strings.HasPrefix(r.stdout, "nothing to undo") || p.displayed("post_counters", 1) != 7 {
 		t.Errorf("a second undo says %q, displayed %d", r.stdout, p.displayed("post_counters", 1))
 	}
-	p.wantLine(1, []string{"comments_per_post not judged: undone: 1"}, "reconciler", "verify", "--full")
+	p.wantLine(3, []string{"drift found in 1 key of comments_per_post, kept from repair by an undo", "comments_per_post not judged: undone: 1"}, "reconciler", "verify", "--full")
+	if r := p.want(0, "incrementer", "status"); !strings.Contains(r.stdout, "comments_per_post  1     reconciler undo "+approved.Run+" --release\n") {
+		t.Errorf("status says after the undo\n%s", r.stdout)
+	}
 	if got := p.report(1, "run", "--once", "--full"); got.Counters[0].Skipped["undone"] != 1 || p.displayed("post_counters", 1) != 7 {
 		t.Errorf("report: %+v", got)
 	}
@@ -78,10 +81,39 @@ func TestAHeldRunIsApprovedAndUndoneByTheirVerbs(t *testing.T) {
 	if r := p.want(0, "reconciler", "undo", approved.Run, "--release"); !strings.HasPrefix(r.stdout, "nothing to release") {
 		t.Errorf("a second release says %q", r.stdout)
 	}
+	p.wantLine(2, []string{"there is no run nope"}, "reconciler", "undo", "nope", "--release")
 	p.env = nil
 	if got := p.report(0, "run", "--once"); got.Counters[0].Repaired != 1 || p.displayed("post_counters", 1) != 2 {
 		t.Errorf("report: %+v", got)
 	}
+}
+
+// A run that looked at touched keys alone may be the first to hold; what is found after it waits for the same approval.
+func TestAnApprovalRepairsWhatIsHeldAndNotOnlyWhatTheNamedRunSaw(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t, plain.start(t))
+	p.following()
+	p.env = append(p.env, "DRIFTLESS_RECONCILER_HOLD_MIN_KEYS=1")
+	p.comment()
+	p.spoil(5)
+	held := p.report(3, "run", "--once")
+	if held.Result != "held" || held.Counters[0].Skipped["held"] != 1 {
+		t.Fatalf("report: %+v", held)
+	}
+	other := bson.D{{Key: "$inc", Value: bson.D{{Key: "live_delta", Value: 3}}}}
+	if _, err := p.client.Database(p.app).Collection("post_counters").UpdateByID(t.Context(), 2, other); err != nil {
+		t.Fatal(err)
+	}
+	if r := p.want(3, "reconciler", "verify", "--full"); !strings.Contains(r.stderr, "`reconciler approve "+held.Run+"`") {
+		t.Errorf("verify says %s", r.stderr)
+	}
+	if r := p.want(0, "reconciler", "report"); !strings.Contains(r.stdout, "`reconciler approve "+held.Run+"`") {
+		t.Errorf("the report says %s", r.stdout)
+	}
+	if got := p.report(0, "approve", held.Run); got.Counters[0].Repaired != 2 {
+		t.Errorf("report: %+v", got)
+	}
+	p.want(0, "reconciler", "verify", "--full")
 }
 
 // What the loop holds shows in its metrics.

@@ -49,6 +49,9 @@ func (p printer) status(s status) error {
 	if err := p.held(s.Held); err != nil {
 		return err
 	}
+	if err := p.undone(s.Undone); err != nil {
+		return err
+	}
 	return p.letters(s.DeadLetters)
 }
 
@@ -63,6 +66,21 @@ func (p printer) instances(all []instanceState) error {
 	table := daemon.NewTable(p.w, "INSTANCE", "STARTED", "LANES")
 	for _, i := range all {
 		table.Row(i.Instance, p.ago(i.StartedAt), orStandby(strings.Join(i.Lanes, ", ")))
+	}
+	return table.Flush()
+}
+
+// undone says which keys are not repaired, and how that ends.
+func (p printer) undone(all []counter.KeptBack) error {
+	if len(all) == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(p.w, "\nkept from repair, since their repairs were taken back:"); err != nil {
+		return err
+	}
+	table := daemon.NewTable(p.w, "COUNTER", "KEYS", "RELEASED BY")
+	for _, u := range all {
+		table.Row(u.Counter, u.Keys, "reconciler undo "+u.Run+" --release")
 	}
 	return table.Flush()
 }

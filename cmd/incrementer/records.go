@@ -19,6 +19,7 @@ type records struct {
 	states      map[string]counter.State // by counter
 	gaps        map[string]laneGaps      // by lane
 	roster      checkpoint.Roster
+	kept        []counter.KeptBack
 	deadLetters int64
 }
 
@@ -32,7 +33,12 @@ type laneGaps struct {
 
 // readRecords reads little, however much there is.
 func readRecords(ctx context.Context, client *mongo.Client, stateDatabase string) (records, error) {
-	states, err := counter.NewStates(client, stateDatabase).All(ctx)
+	of := counter.NewStates(client, stateDatabase)
+	states, err := of.All(ctx)
+	if err != nil {
+		return records{}, err
+	}
+	kept, err := of.KeptBack(ctx)
 	if err != nil {
 		return records{}, err
 	}
@@ -49,7 +55,7 @@ func readRecords(ctx context.Context, client *mongo.Client, stateDatabase string
 	if err != nil {
 		return records{}, fmt.Errorf("count dead letters: %w", err)
 	}
-	return records{states: states, gaps: gaps, roster: roster, deadLetters: letters}, nil
+	return records{states: states, gaps: gaps, roster: roster, kept: kept, deadLetters: letters}, nil
 }
 
 func readGaps(ctx context.Context, db *mongo.Database) (map[string]laneGaps, error) {

@@ -21,12 +21,13 @@ import (
 
 // status is what `status -o json` and /status print.
 type status struct {
-	Lanes       []laneState     `json:"lanes"`
-	Instances   []instanceState `json:"instances"`
-	Counters    []counterState  `json:"counters"`
-	Held        []command.Held  `json:"held"`            // counters whose repairs wait for an approval, also those that the application keeps
-	DeadLetters int64           `json:"dead_letters"`    // increments that their document could not take
-	Error       string          `json:"error,omitempty"` // why the counters, gaps and dead letters are not as of now
+	Lanes       []laneState        `json:"lanes"`
+	Instances   []instanceState    `json:"instances"`
+	Counters    []counterState     `json:"counters"`
+	Held        []command.Held     `json:"held"`            // counters whose repairs wait for an approval, also those that the application keeps
+	Undone      []counter.KeptBack `json:"undone"`          // keys that are kept from repair, since the repairs of a run were taken back
+	DeadLetters int64              `json:"dead_letters"`    // increments that their document could not take
+	Error       string             `json:"error,omitempty"` // why the counters, gaps and dead letters are not as of now
 }
 
 // instanceState is an instance that lives.
@@ -210,10 +211,11 @@ func (s *status) add(seen records, definitions []*counter.Definition) {
 		}
 	}
 	s.Instances = instancesOf(seen.roster)
-	for _, d := range counter.Followed(definitions) {
+	for _, d := range definitions {
 		s.Counters = append(s.Counters, counterOf(d, seen.states))
 	}
 	s.Held = command.HeldOf(definitions, seen.states)
+	s.Undone = append([]counter.KeptBack{}, seen.kept...)
 	s.DeadLetters = seen.deadLetters
 }
 

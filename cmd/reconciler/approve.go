@@ -23,7 +23,8 @@ func approveCommand() *cobra.Command {
 		Use:   "approve RUN",
 		Short: "Repair the counters that a run has held",
 		Long: "approve runs once more over the counters whose repairs the given run has held, and repairs them however many keys have\n" +
-			"drifted. It looks at every key when that run did. A counter that is held no more is left to the next run.",
+			"drifted. It looks at every key, since later runs may have found more than the one that is named. A counter that is held\n" +
+			"no more is left to the next run.",
 		Example: "  reconciler approve 6b0e014554849a0878ce723b",
 		Args:    oneRun,
 	}
@@ -72,7 +73,7 @@ func approved(ctx context.Context, c *config.Config, definitions []*counter.Defi
 		return reconciler.Options{}, err
 	}
 	held, err := stillHeld(ctx, client, c, definitions, run.Held)
-	return reconciler.Options{Full: run.Full, Approved: held}, err
+	return reconciler.Options{Full: true, Approved: held}, err
 }
 
 // stillHeld leaves out the counters that have been repaired since, or are no more.

@@ -71,6 +71,9 @@ func printRuns(w io.Writer, runs []reconciler.Run, format daemon.Output) error {
 	if err := runsAsTable(w, runs); err != nil {
 		return err
 	}
+	if err := heldRuns(w, runs); err != nil {
+		return err
+	}
 	return largestDrifts(w, runs)
 }
 
@@ -88,6 +91,17 @@ func runsAsTable(w io.Writer, runs []reconciler.Run) error {
 		}
 	}
 	return table.Flush()
+}
+
+// heldRuns says how the newest run that held repairs is approved.
+func heldRuns(w io.Writer, runs []reconciler.Run) error {
+	for _, run := range runs {
+		if run.Result == reconciler.ResultHeld {
+			_, err := fmt.Fprintf(w, "\nheld: too many keys of %s had drifted; `reconciler approve %s` repairs what is still held\n", strings.Join(run.Held, ", "), run.ID)
+			return err
+		}
+	}
+	return nil
 }
 
 // bar is a share of the whole in tenths, at least one where it is not nothing.
@@ -135,6 +149,10 @@ func runsAsCSV(w io.Writer, runs []reconciler.Run) error {
 	lines := [][]string{{"run", "started", "finished", "result", "counter", "checked", "repaired", "rebased", "skipped",
 		"drift_over", "drift_under", "drift_keys", "drift_max", "verified_through"}}
 	for _, run := range runs {
+		if len(run.Counters) == 0 {
+			line := []string{run.ID, date(run.Started), date(run.Finished), run.Result}
+			lines = append(lines, append(line, make([]string, len(lines[0])-len(line))...))
+		}
 		for _, c := range run.Counters {
 			var skipped int64
 			for _, n := range c.Skipped {

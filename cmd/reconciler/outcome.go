@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -16,6 +17,7 @@ type outcome struct {
 	failOnDrift bool
 	dryRun      bool
 	full        bool
+	key         string // the only one that was looked at, as a command line has it; "" for many
 	mend        string // how drift is repaired, "" for the verbs
 }
 
@@ -57,12 +59,14 @@ func (o outcome) held(names []string) string {
 }
 
 func (o outcome) drift() string {
-	var keys int64
+	var keys, undone int64
 	var names []string
-	repaired := true
+	repaired, heldBy := true, ""
 	for _, c := range o.report.Counters {
 		if c.Drift.Keys > 0 {
 			keys += c.Drift.Keys
+			undone += c.Skipped["undone"]
+			heldBy = cmp.Or(heldBy, c.HeldBy)
 			names = append(names, c.Counter)
 			repaired = repaired && c.Repaired >= c.Drift.Keys
 		}
@@ -71,6 +75,12 @@ func (o outcome) drift() string {
 	switch {
 	case o.mend != "":
 		return text + ": " + o.mend
+	case o.dryRun && undone >= keys:
+		return text + ", kept from repair by an undo"
+	case o.dryRun && o.key != "":
+		return text + ": `reconciler run --once --key " + o.key + "` repairs it"
+	case o.dryRun && heldBy != "":
+		return text + ": its repair is held, and `reconciler approve " + heldBy + "` makes it"
 	case o.dryRun && o.full:
 		return text + ": `reconciler run --once --full` repairs it"
 	case o.dryRun:

@@ -95,6 +95,7 @@ func printScope(w io.Writer, report *reconciler.Report, asked scope) error {
 	for _, d := range asked.definitions {
 		switch told := slices.ContainsFunc(report.Counters, func(c *reconciler.CounterReport) bool { return c.Counter == d.Name }); {
 		case told && d.ByApplication():
+			lines += allowed(report, d.Name)
 			lines += fmt.Sprintf("\n%s: a change may be under way for %s; %s.\n", d.Name, asked.settle, createdAt(d))
 		case told && touchedOnly:
 			lines += "\nCounters that are active were checked only where touched since the last run; --full checks every key.\n"
@@ -103,6 +104,24 @@ func printScope(w io.Writer, report *reconciler.Report, asked scope) error {
 	}
 	_, err := io.WriteString(w, lines)
 	return err
+}
+
+// allowed says how many keys count as right although they differ.
+func allowed(report *reconciler.Report, name string) string {
+	for _, c := range report.Counters {
+		if c.Counter == name && c.Allowed > 0 {
+			return fmt.Sprintf("\n%s: %s of those checked by what young rows may explain, which counts as right: compare again when they are older.\n",
+				name, differs(c.Allowed))
+		}
+	}
+	return ""
+}
+
+func differs(n int64) string {
+	if n == 1 {
+		return "1 key differs"
+	}
+	return fmt.Sprintf("%d keys differ", n)
 }
 
 // createdAt says how young rows are told.

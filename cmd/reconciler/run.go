@@ -171,7 +171,15 @@ func onceWith(cmd *cobra.Command, client *mongo.Client, c *config.Config, defini
 	if err != nil {
 		return err
 	}
-	return outcome{report, failure, told.failOnDrift, options.DryRun, options.Full, told.mend}.err()
+	return outcome{report, failure, told.failOnDrift, options.DryRun, options.Full, keyArgument(options), told.mend}.err()
+}
+
+// keyArgument is the one key that options look at, as a command line has it.
+func keyArgument(o reconciler.Options) string {
+	if o.Key.IsZero() {
+		return ""
+	}
+	return counter.KeyArgument(o.Key)
 }
 
 // quietLevel leaves out of the log what the report says as well, when someone reads both or nothing is written; a run

@@ -45,7 +45,7 @@ func undoCommand() *cobra.Command {
 		state := c.MongoDB.StateDatabase
 		journal := counter.NewJournal(client, checkpoint.NewStore(client, state), counter.NewStates(client, state))
 		if release {
-			return releaseKeys(cmd, journal, args[0], *output)
+			return releaseKeys(cmd, client, c, journal, args[0], *output)
 		}
 		all, err := journal.Undo(ctx, args[0], definitions)
 		if err == nil && len(all) == 0 {
@@ -111,8 +111,11 @@ func undoOutcome(all []*counter.Undone, failure error) error {
 	return nil
 }
 
-func releaseKeys(cmd *cobra.Command, journal *counter.Journal, run string, output daemon.Output) error {
+func releaseKeys(cmd *cobra.Command, client *mongo.Client, c *config.Config, journal *counter.Journal, run string, output daemon.Output) error {
 	n, err := journal.Release(cmd.Context(), run)
+	if err == nil && n == 0 {
+		err = knownRun(cmd.Context(), client, c, journal, run)
+	}
 	if err != nil {
 		return err
 	}

@@ -79,12 +79,13 @@ func NewJournal(client *mongo.Client, checkpoints *checkpoint.Store, states *Sta
 
 func (j *Journal) entries() *mongo.Collection { return j.states.db.Collection(RepairsCollection) }
 
-// Indexes of the journal: for its expiry, for the repairs of a run, and for those of a key.
+// Indexes of the journal: for its expiry, for the repairs of a run and of a key, and for what is kept from repair.
 func journalIndexes() []Index {
 	return []Index{
 		{Name: "expiry", Keys: one("expires_at", 1), Expires: true},
 		{Name: "run", Keys: bson.D{{Key: "run", Value: 1}, {Key: "_id", Value: 1}}},
 		{Name: "key", Keys: bson.D{{Key: "key_id", Value: 1}, {Key: "_id", Value: 1}}},
+		{Name: "kept", Keys: bson.D{{Key: "kept", Value: 1}, {Key: "counter", Value: 1}, {Key: "run", Value: 1}}, Partial: one("kept", true)},
 	}
 }
 

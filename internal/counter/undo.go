@@ -229,6 +229,31 @@ func (j *Journal) Release(ctx context.Context, run string) (int64, error) {
 	return result.ModifiedCount, nil
 }
 
+// KeptBack is how many keys of a counter are kept from repair since the repairs of a run were taken back.
+type KeptBack struct {
+	Counter string `bson:"counter" json:"counter"`
+	Run     string `bson:"run" json:"run"`
+	Keys    int64  `bson:"keys" json:"keys"`
+}
+
+// KeptBack lists what is kept from repair, by counter and run.
+func (s *States) KeptBack(ctx context.Context) ([]KeptBack, error) {
+	cursor, err := s.db.Collection(RepairsCollection).Aggregate(ctx, bson.A{
+		one("$match", one("kept", true)),
+		one("$group", bson.D{{Key: "_id", Value: bson.D{{Key: "counter", Value: "$counter"}, {Key: "run", Value: "$run"}}}, {Key: "keys", Value: one("$sum", 1)}}),
+		one("$sort", one("_id", 1)),
+		one("$project", bson.D{{Key: "_id", Value: 0}, {Key: "counter", Value: "$_id.counter"}, {Key: "run", Value: "$_id.run"}, {Key: "keys", Value: 1}}),
+	})
+	all := []KeptBack{}
+	if err == nil {
+		err = cursor.All(ctx, &all)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", RepairsCollection, err)
+	}
+	return all, nil
+}
+
 // Kept tells which of the keys are kept from repair, by canonical key: the run whose repair was taken back.
 func (j *Journal) Kept(ctx context.Context, d *Definition, keys []bson.RawValue) (map[string]string, error) {
 	kept := map[string]string{}

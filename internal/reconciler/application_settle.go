@@ -17,6 +17,9 @@ func (p *pass) conclusions(ctx context.Context, found []judged, open map[string]
 		switch f.opinion {
 		case right:
 			p.report.Checked++
+			if f.off() != 0 {
+				p.report.Allowed++
+			}
 			p.hold.checked++
 		case unsettled:
 			open[counter.Canonical(f.key)] = f.seenAt

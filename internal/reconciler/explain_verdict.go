@@ -41,7 +41,11 @@ func (x *Explanation) standing() Verdict {
 	thisKey := once + " --key " + counter.KeyArgument(x.Key.RawValue)
 	switch {
 	case x.Unjudged != nil:
-		return Verdict{Standing: KeyUnjudged, Text: "it cannot be judged: " + x.Unjudged.Why, Command: x.startCommand()}
+		text := "it cannot be judged: " + x.Unjudged.Why
+		if x.Unjudged.Reason == skipBadField {
+			text += "; remove the field, or set it to an integer, and the next run makes it right"
+		}
+		return Verdict{Standing: KeyUnjudged, Text: text, Command: x.startCommand()}
 	case r == nil: // for safety: a judgement that was broken off is an error
 		return Verdict{Standing: KeyUnjudged, Text: "it was not judged"}
 	case !x.Shown.Document && r.Rows == 0 && r.Drift == 0:
@@ -78,6 +82,9 @@ func (x *Explanation) right() Verdict {
 			Command: "reconciler run --once --counter " + x.Counter}
 	case x.Marks.Touched, x.Marks.Mark != nil:
 		text += "; the next run compares it and ends its mark"
+	}
+	if x.Lane != nil && x.Lane.Owner == "" && time.Duration(x.Lane.Behind)*time.Second >= LateAfter {
+		return Verdict{Standing: KeyRight, Text: text + "; but nobody follows its rows, so it falls behind them", Command: "incrementer run"}
 	}
 	return Verdict{Standing: KeyRight, Text: text}
 }

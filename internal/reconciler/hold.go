@@ -53,6 +53,7 @@ func (p *pass) safe() bool {
 
 // remembersHold begins a pass over a counter that an earlier run has held.
 func (p *pass) remembersHold() {
+	p.report.HeldBy = p.began.state.Held
 	p.hold.held = p.began.state.Held != "" && len(p.options.Approved) == 0 && p.settings.HoldWhenDriftedShare < 1
 }
 

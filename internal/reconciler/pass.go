@@ -33,6 +33,7 @@ type pass struct {
 	seen     map[string]bool // keys compared by their mark in the state database, which a page or range may hold as well
 	leftOut  int             // keys and ranges that could not be counted
 	rested   bson.Timestamp  // where the touched keys that rest were compared at the earliest, zero for none
+	undone   string          // a run whose repairs were taken back, of which a wrong key is kept
 	paused   bool            // has told that it pauses
 	forsaken bool            // the incrementer was waited for in vain
 	full     bool            // every key is compared

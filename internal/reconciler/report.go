@@ -35,11 +35,15 @@ type CounterReport struct {
 	Skipped  map[string]int64 `json:"skipped"`           // keys not judged, by reason
 	Why      string           `json:"why,omitempty"`     // why the counter, or what is left of it, could not be judged
 	// RowsWithoutKey is how many rows have no usable key and count for nothing, as a full pass found.
-	RowsWithoutKey  int64      `json:"rows_without_key,omitempty"`
-	SetApart        []SetApart `json:"set_apart,omitempty"` // the first of the skipped keys
-	Drift           Drift      `json:"drift"`
-	Drifted         []Drifted  `json:"drifted"` // the largest
-	VerifiedThrough time.Time  `json:"verified_through,omitzero"`
+	RowsWithoutKey int64      `json:"rows_without_key,omitempty"`
+	SetApart       []SetApart `json:"set_apart,omitempty"` // the first of the skipped keys
+	// Allowed is how many of the checked keys differ by no more than changes under way may explain.
+	Allowed int64 `json:"allowed,omitempty"`
+	// HeldBy is the run that has held the repairs of the counter when this one began, "" for none.
+	HeldBy          string    `json:"held_by,omitempty"`
+	Drift           Drift     `json:"drift"`
+	Drifted         []Drifted `json:"drifted"` // the largest
+	VerifiedThrough time.Time `json:"verified_through,omitzero"`
 
 	rows      int64
 	recurring int64 // keys that drifted although they had been repaired before

@@ -27,6 +27,9 @@ func (p *pass) settle(ctx context.Context, v view, verdicts []verdict) error {
 	var cleared []counter.Touched
 	var again []bson.RawValue
 	for _, verdict := range verdicts {
+		if verdict.skip == skipUndone && p.options.DryRun {
+			p.wrong(v, verdict) // a fact, whoever wants it so
+		}
 		if verdict.skip != "" {
 			again = append(again, p.setApart(verdict)...)
 			continue
@@ -208,7 +211,7 @@ func (p *pass) conclude(ctx context.Context) {
 	if p.report.complete && !through.IsZero() {
 		p.report.VerifiedThrough = stream.Clock(through)
 	}
-	if whole && !p.options.DryRun && !through.IsZero() && !kept {
+	if whole && !p.options.DryRun && !through.IsZero() {
 		if err := p.states.Verified(context.WithoutCancel(ctx), p.began.state, through); err != nil {
 			p.log.Warn("verified position not recorded", logkey.Counter, p.definition.Name, logkey.Error, err)
 		}

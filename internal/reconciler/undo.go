@@ -33,6 +33,7 @@ func (p *pass) keepUndone(ctx context.Context, verdicts []verdict) error {
 	for i, v := range verdicts {
 		if run := kept[counter.Canonical(v.key)]; run != "" && v.skip == "" && v.drift != 0 {
 			verdicts[i].skip = skipUndone
+			p.undone = run
 			verdicts[i].why = fmt.Sprintf("its repair was taken back: `reconciler undo %s --release` lets it be repaired again", run)
 		}
 	}
@@ -43,6 +44,6 @@ func (p *pass) keepUndone(ctx context.Context, verdicts []verdict) error {
 func (p *pass) tellUndone() {
 	if n := p.report.Skipped[skipUndone]; n > 0 {
 		p.log.Warn("wrong keys not repaired: their repairs were taken back", logkey.Counter, p.definition.Name, "keys", n,
-			logkey.Action, "release them with `reconciler undo RUN --release`; `reconciler verify` names the runs", logkey.Run, p.run)
+			logkey.Action, fmt.Sprintf("`reconciler undo %s --release` lets keys be repaired again; `reconciler verify` names all such runs", p.undone), logkey.Run, p.run)
 	}
 }
