@@ -67,7 +67,11 @@ func TestUndoTakesARunBackOnceAndKeepsItsKeysUntilReleased(t *testing.T) {
 				if !o.Key.IsZero() {
 					want = 1
 				}
-				if c := only(t, report); report.Result == ResultOK || c.Skipped[skipUndone] != want || c.Repaired != 0 || c.Drift.Keys != 0 {
+				drifted := int64(0)
+				if o.DryRun { // whoever only looks is told that they are wrong
+					drifted = want
+				}
+				if c := only(t, report); report.Result == ResultOK || c.Skipped[skipUndone] != want || c.Repaired != 0 || c.Drift.Keys != drifted {
 					t.Errorf("%+v: want %d keys left: %s", o, want, show(report))
 				}
 			}
