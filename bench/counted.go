@@ -36,12 +36,16 @@ func newCounted(ctx context.Context, client *mongo.Client, name string, keys int
 	if err != nil {
 		return nil, err
 	}
-	target := s.definitions[0].Target
-	if err := insert(ctx, client.Database(target.Database).Collection(target.Collection), counters(s.definitions[0].Name, counts)); err != nil {
-		return nil, fmt.Errorf("write counters: %w", err)
-	}
 	c := &counted{subject: s, keys: keys, rowCount: len(documents)}
-	if _, err := c.run(ctx, reconciler.Options{}); err != nil {
+	err = c.followed(ctx, func(ctx context.Context) error {
+		target := s.definitions[0].Target
+		if err := insert(ctx, client.Database(target.Database).Collection(target.Collection), counters(s.definitions[0].Name, counts)); err != nil {
+			return fmt.Errorf("write counters: %w", err)
+		}
+		_, err := c.run(ctx, reconciler.Options{})
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	fmt.Printf("%d keys with %d rows and their counters, written and counted for the first time in %s\n", keys, c.rowCount, round(time.Since(began)))

@@ -23,21 +23,27 @@ func recount(ctx context.Context, client *mongo.Client, scale float64) error {
 		return err
 	}
 	var scans, indexes, passes []cost
-	for range passRounds {
-		scan, err := c.all(ctx, func() (int, error) { return c.group(ctx, scanning, nil) })
-		if err != nil {
-			return err
+	err = c.followed(ctx, func(ctx context.Context) error {
+		for range passRounds {
+			scan, err := c.all(ctx, func() (int, error) { return c.group(ctx, scanning, nil) })
+			if err != nil {
+				return err
+			}
+			index, err := c.all(ctx, func() (int, error) { return c.group(ctx, covered, c.definitions[0].RowsIndex().Keys) })
+			if err != nil {
+				return err
+			}
+			pass, err := c.fullPass(ctx)
+			if err != nil {
+				return err
+			}
+			scans, indexes, passes = append(scans, scan), append(indexes, index), append(passes, pass)
+			fmt.Printf("round: %d rows  $group scanning %s  from the index %s  full pass %s\n", c.rowCount, scan, index, pass)
 		}
-		index, err := c.all(ctx, func() (int, error) { return c.group(ctx, covered, c.definitions[0].RowsIndex().Keys) })
-		if err != nil {
-			return err
-		}
-		pass, err := c.all(ctx, func() (int, error) { return c.run(ctx, reconciler.Options{Full: true}) })
-		if err != nil {
-			return err
-		}
-		scans, indexes, passes = append(scans, scan), append(indexes, index), append(passes, pass)
-		fmt.Printf("round: %d rows  $group scanning %s  from the index %s  full pass %s\n", c.rowCount, scan, index, pass)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	scan, index, pass := middle(scans), middle(indexes), middle(passes)
 	plain, form := scan, "scanning"
@@ -47,6 +53,11 @@ func recount(ctx context.Context, client *mongo.Client, scale float64) error {
 	fmt.Printf("full pass: %.2f times as long as one plain $group (%s, the faster form) over %d keys with %d rows, %.2f times the server's processor time (medians of %d rounds: %s and %s)\n",
 		pass.took.Seconds()/plain.took.Seconds(), form, c.keys, c.rowCount, pass.server.Seconds()/plain.server.Seconds(), passRounds, pass, plain)
 	return nil
+}
+
+// fullPass measures a run of the reconciler over all keys.
+func (c *counted) fullPass(ctx context.Context) (cost, error) {
+	return c.all(ctx, func() (int, error) { return c.run(ctx, reconciler.Options{Full: true}) })
 }
 
 // all measures something that must look at every key.

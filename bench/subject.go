@@ -137,7 +137,7 @@ type caught struct {
 type progress struct {
 	applied atomic.Int64
 	commits atomic.Int64
-	want    int
+	want    int // events; negative for no end
 	done    chan struct{}
 }
 
@@ -172,35 +172,49 @@ func (s *subject) lane(i int, watch *progress) *incrementer.Lane {
 	}
 }
 
-// catchUp runs all lanes, as `incrementer run` does, until every event of the backlog is committed.
-func (s *subject) catchUp(ctx context.Context, events int) (caught, error) {
+// catchUp runs all lanes until every event of the backlog is committed.
+func (s *subject) catchUp(ctx context.Context, events int) (result caught, err error) {
 	watch := &progress{want: events, done: make(chan struct{})}
-	running, stop := context.WithCancel(ctx)
-	defer stop()
-	lanes, running := errgroup.WithContext(running)
 	began := time.Now()
+	err = s.running(ctx, watch, func(ctx context.Context) error {
+		result.peakHeap = heap()
+		ticker := time.NewTicker(20 * time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-ticker.C:
+				result.peakHeap = max(result.peakHeap, heap())
+			case <-watch.done:
+				result.took, result.transactions = time.Since(began), int(watch.commits.Load())
+				return nil
+			}
+		}
+	})
+	return result, err
+}
+
+// followed does something while all lanes run: the reconciler goes easy on an incrementer that lags.
+func (s *subject) followed(ctx context.Context, do func(context.Context) error) error {
+	return s.running(ctx, &progress{want: -1}, do)
+}
+
+// running does something while all lanes run, as `incrementer run` does. A lane that ends early ends it.
+func (s *subject) running(ctx context.Context, watch *progress, do func(context.Context) error) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	lanes, ctx := errgroup.WithContext(ctx)
 	for i := range s.ids {
 		lane := s.lane(i, watch)
-		lanes.Go(func() error { return lane.Run(running) })
+		lanes.Go(func() error { return lane.Run(ctx) })
 	}
-	result := caught{peakHeap: heap()}
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-running.Done():
-			return result, fmt.Errorf("a lane ended early: %w", lanes.Wait())
-		case <-ticker.C:
-			result.peakHeap = max(result.peakHeap, heap())
-		case <-watch.done:
-			result.took, result.transactions = time.Since(began), int(watch.commits.Load())
-			stop()
-			if err := lanes.Wait(); !errors.Is(err, context.Canceled) {
-				return result, err
-			}
-			return result, nil
-		}
+	done := do(ctx)
+	stop()
+	if err := lanes.Wait(); !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("a lane ended early: %w", err)
 	}
+	return done
 }
 
 // heap is the live heap in bytes.

@@ -76,10 +76,13 @@ func (c *counted) touchedRun(ctx context.Context) (cost, error) {
 
 // sweepSlices tells what a run's slice of the sweep over all keys adds on average: a full pass, spread over all runs.
 func sweepSlices(ctx context.Context, few, many *counted, ofFew, ofMany time.Duration) error {
-	slice := func(c *counted) (time.Duration, error) {
-		took, err := c.all(ctx, func() (int, error) { return c.run(ctx, reconciler.Options{Full: true}) })
-		runs := c.config.Reconciler.Sweep / c.config.Reconciler.Every
-		return took.took / runs, err
+	slice := func(c *counted) (pass time.Duration, err error) {
+		err = c.followed(ctx, func(ctx context.Context) error {
+			took, err := c.fullPass(ctx)
+			pass = took.took
+			return err
+		})
+		return pass / (c.config.Reconciler.Sweep / c.config.Reconciler.Every), err
 	}
 	a, err := slice(few)
 	if err != nil {
