@@ -43,7 +43,7 @@ func (d *Definition) DocumentsOfLanes(ctx context.Context, client *mongo.Client,
 		return nil, fmt.Errorf("read counters of %s: %w", d.Name, err)
 	}
 	defer func() { _ = cursor.Close(ctx) }()
-	found := map[string]Document{}
+	found := make(map[string]Document, cursor.RemainingBatchLength())
 	for cursor.Next(ctx) {
 		document := d.document(cursor.Current)
 		document.Key.Value = slices.Clone(document.Key.Value) // the rest is the cursor's

@@ -46,9 +46,12 @@ func (p *pass) inTurn(ctx context.Context, ranges []counter.Selection) iter.Seq[
 	}
 }
 
-// ahead yields ranges with what was read of them. While one is compared, the next is read, and while the rows of that are
-// counted, the documents of the one after it. Ranges share no key, so that nothing which is written for one makes the
-// reading of another wrong.
+// inFlight is how many ranges are compared or read at once: while one is compared, the rows of the next are counted and the
+// documents of the one after that read, which is ready then even if the ranges differ in size.
+const inFlight = 3
+
+// ahead yields ranges with what was read of them, the next ones being read meanwhile. Ranges share no key, so that nothing
+// which is written for one makes the reading of another wrong.
 func (p *pass) ahead(ctx context.Context, ranges []counter.Selection) iter.Seq2[counter.Selection, glimpse] {
 	return func(yield func(counter.Selection, glimpse) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -62,9 +65,11 @@ func (p *pass) ahead(ctx context.Context, ranges []counter.Selection) iter.Seq2[
 				reading.Go(func() { read[i] <- p.glimpse(ctx, ranges[i]) })
 			}
 		}
-		begin(0)
+		for i := range inFlight - 1 {
+			begin(i)
+		}
 		for i, which := range ranges {
-			begin(i + 1)
+			begin(i + inFlight - 1)
 			if !yield(which, <-read[i]) {
 				return
 			}

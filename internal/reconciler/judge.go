@@ -17,7 +17,9 @@ func (p *pass) judge(v view, marks []counter.Touched) []verdict {
 			continue
 		}
 		r := readings[key]
-		p.seen[key] = !r.mark.Stamp.IsZero()
+		if !r.mark.Stamp.IsZero() {
+			p.seen[key] = true
+		}
 		verdicts = append(verdicts, compare(r, p.definition.Target.Upsert, p.asSighted(v.state)))
 	}
 	return verdicts
@@ -27,15 +29,17 @@ func (p *pass) judge(v view, marks []counter.Touched) []verdict {
 func readingsOf(v view, marks []counter.Touched) map[string]reading {
 	readings := make(map[string]reading, len(v.documents))
 	for key, document := range v.documents {
-		readings[key] = reading{document: document, truth: counter.Truth{Key: document.Key}}
+		truth, counted := v.truths[key]
+		if !counted {
+			truth.Key = document.Key
+		}
+		readings[key] = reading{document: document, truth: truth}
 	}
 	for key, truth := range v.truths {
-		r, known := readings[key]
-		if !known && truth.N == 0 && truth.Bad == "" {
-			continue // rows of which none counts, or that have no usable key, and nothing displayed
+		if _, known := v.documents[key]; known || truth.N == 0 && truth.Bad == "" {
+			continue // known, or rows of which none counts, or that have no usable key, and nothing displayed
 		}
-		r.truth = truth
-		readings[key] = r
+		readings[key] = reading{truth: truth}
 	}
 	if marks != nil {
 		readings = marked(readings, marks)

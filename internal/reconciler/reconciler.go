@@ -21,7 +21,7 @@ import (
 )
 
 // rowsPerRange is about how many rows a full pass counts at once.
-const rowsPerRange = 20000
+const rowsPerRange = 30000
 
 // Options say what one run looks at and whether it writes.
 type Options struct {

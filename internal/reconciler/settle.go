@@ -49,7 +49,9 @@ func (p *pass) settle(ctx context.Context, v view, verdicts []verdict) error {
 		if verdict.repair != nil {
 			repairs = append(repairs, verdict)
 		}
-		cleared = append(cleared, verdict.clear)
+		if !verdict.clear.Stamp.IsZero() {
+			cleared = append(cleared, verdict.clear)
+		}
 	}
 	if p.options.DryRun {
 		return nil
