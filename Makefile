@@ -3,7 +3,7 @@ GOLANGCI := .cache/bin/golangci-lint
 GOLANGCI_VERSION := v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint bench soak chaos mongod clean
+.PHONY: help build demo test lint bench soak chaos mongod kafka clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +16,7 @@ demo: build ## watch counters stay right under load and kill -9; SECONDS=n ends 
 	@go build -trimpath -o bin/ ./demo
 	@exec env SECONDS='$(SECONDS)' bin/demo
 
-test: mongod ## every test, on real servers, with the race detector
+test: mongod kafka ## every test, on real servers, with the race detector
 	go vet ./...
 	go test -race -timeout 20m $(TESTFLAGS) ./...
 
@@ -26,7 +26,7 @@ lint: $(GOLANGCI) ## golangci-lint with the rules of .golangci.yaml
 bench: mongod ## catch-up beside reading the stream alone, a full pass beside one $group, touched keys among few and many, as ratios; PART=catchup|recount|touched for one, SCALE=n for more data, LANES=n to compare n lanes with one
 	go run ./bench
 
-soak: mongod ## the tests whose short form is in `make test`, with their full numbers
+soak: mongod kafka ## the tests whose short form is in `make test`, with their full numbers
 	DRIFTLESS_SOAK=1 go test -race -timeout 120m ./...
 
 chaos: mongod ## the demo's load and kills for five minutes; the verdict is the exit status
@@ -34,6 +34,9 @@ chaos: mongod ## the demo's load and kills for five minutes; the verdict is the 
 
 mongod: # a real server for the tests
 	@scripts/get-mongod >/dev/null
+
+kafka: # a real broker for the tests
+	@scripts/get-kafka >/dev/null
 
 $(GOLANGCI):
 	GOBIN=$(abspath .cache/bin) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)

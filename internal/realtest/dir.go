@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	dirPrefix = "driftless-mongod-"
+	dirPrefix = "driftless-"
 	lockName  = "owner.lock"
 )
 
@@ -19,9 +19,10 @@ type dataDir struct {
 	lock *os.File
 }
 
-func newDataDir() (*dataDir, error) {
+// newDataDir makes one that is named after the server that it is for.
+func newDataDir(server string) (*dataDir, error) {
 	sweepDataDirs()
-	path, err := os.MkdirTemp("", dirPrefix)
+	path, err := os.MkdirTemp("", dirPrefix+server+"-")
 	if err != nil {
 		return nil, fmt.Errorf("create data directory: %w", err)
 	}

@@ -31,35 +31,39 @@ func TestStopLeavesNoProcessAndNoFiles(t *testing.T) {
 
 // A test binary that times out or is killed runs no cleanup.
 func TestServerDiesWithTheProcessThatStartedItAndTheNextCleansUp(t *testing.T) {
-	temp := t.TempDir()
-	t.Setenv("TMPDIR", temp)
-	addr := startAndKillHolder(t)
-	if runtime.GOOS == "linux" {
-		wantNoServer(t, addr)
-	}
+	for _, server := range []string{"mongod", "kafka"} {
+		t.Run(server, func(t *testing.T) {
+			temp := t.TempDir()
+			t.Setenv("TMPDIR", temp)
+			addr := startAndKillHolder(t, server)
+			if runtime.GOOS == "linux" {
+				wantNoServer(t, addr)
+			}
 
-	left, err := filepath.Glob(filepath.Join(temp, "driftless-mongod-*"))
-	if err != nil || len(left) != 1 {
-		t.Fatalf("directories of the killed process: %v, %v, want one", left, err)
+			left, err := filepath.Glob(filepath.Join(temp, "driftless-"+server+"-*"))
+			if err != nil || len(left) != 1 {
+				t.Fatalf("directories of the killed process: %v, %v, want one", left, err)
+			}
+			m, err := realtest.StartMongod(limited(t), realtest.Options{Standalone: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(left[0]); !os.IsNotExist(err) {
+				t.Errorf("the next start left %s: %v", left[0], err)
+			}
+			if err := m.Stop(); err != nil {
+				t.Error(err)
+			}
+			wantNoFiles(t, temp)
+		})
 	}
-	m, err := realtest.StartMongod(limited(t), realtest.Options{Standalone: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(left[0]); !os.IsNotExist(err) {
-		t.Errorf("the next start left %s: %v", left[0], err)
-	}
-	if err := m.Stop(); err != nil {
-		t.Error(err)
-	}
-	wantNoFiles(t, temp)
 }
 
 // startAndKillHolder returns the address of a server whose owner has been killed.
-func startAndKillHolder(t *testing.T) string {
+func startAndKillHolder(t *testing.T, server string) string {
 	t.Helper()
 	holder := exec.CommandContext(limited(t), os.Args[0])
-	holder.Env = append(os.Environ(), holdVariable+"=1")
+	holder.Env = append(os.Environ(), holdVariable+"="+server)
 	input, err := holder.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -10,23 +10,30 @@ import (
 	"driftless/internal/realtest"
 )
 
-// holdVariable makes this binary start a server, print its address, and hold it until its input ends or it is killed.
+// holdVariable makes this binary start the server that it names, print its address, and hold it until its input ends or it is
+// killed.
 const holdVariable = "REALTEST_HOLD"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(holdVariable) != "" {
-		hold()
+	if server := os.Getenv(holdVariable); server != "" {
+		hold(server)
 		return
 	}
 	realtest.Main(m)
 }
 
-func hold() {
-	m, err := realtest.StartMongod(context.Background(), realtest.Options{Standalone: true})
+func hold(server string) {
+	var held interface{ Addr() string }
+	var err error
+	if server == "kafka" {
+		held, err = realtest.StartKafka(context.Background(), realtest.KafkaOptions{})
+	} else {
+		held, err = realtest.StartMongod(context.Background(), realtest.Options{Standalone: true})
+	}
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	fmt.Println(m.Addr())
+	fmt.Println(held.Addr())
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }

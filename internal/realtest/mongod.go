@@ -1,7 +1,6 @@
 package realtest
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -33,7 +32,7 @@ type Mongod struct {
 	binary  string
 	dir     *dataDir
 	port    int
-	logPath string
+	log     serverLog
 
 	mu   sync.Mutex
 	proc *process // the last one started, which may be gone
@@ -83,12 +82,12 @@ func newMongod(binary string, options Options) (*Mongod, error) {
 	if options.Auth && options.key == "" {
 		options.key = rand.Text()
 	}
-	dir, err := newDataDir()
+	dir, err := newDataDir("mongod")
 	if err != nil {
 		return nil, err
 	}
 	m := &Mongod{options: options, binary: binary, dir: dir, port: port}
-	m.logPath = orDefault(options.LogTo, dir.file("mongod.log"))
+	m.log = serverLog(orDefault(options.LogTo, dir.file("mongod.log")))
 	if err := m.layOut(); err != nil {
 		return nil, errors.Join(err, dir.remove())
 	}
@@ -124,24 +123,13 @@ func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Ito
 
 // launch starts the process and returns when it listens.
 func (m *Mongod) launch(ctx context.Context) error {
-	log, err := os.OpenFile(m.logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("open server log: %w", err)
-	}
-	defer func() { _ = log.Close() }() // the child has its own
-	info, err := log.Stat()
-	if err != nil {
-		return fmt.Errorf("open server log: %w", err)
-	}
-
-	cmd := exec.Command(m.binary, append(m.options.arguments(), m.placeArguments()...)...)
-	cmd.Stdout, cmd.Stderr = log, log
-	proc, err := startProcess(cmd)
+	before := m.log.size()
+	proc, err := startLogged(exec.Command(m.binary, append(m.options.arguments(), m.placeArguments()...)...), m.log)
 	if err != nil {
 		return fmt.Errorf("start mongod: %w", err)
 	}
 	m.setProcess(proc)
-	if err := m.waitListening(ctx, proc, info.Size()); err != nil {
+	if err := waitLogged(ctx, proc, m.log, before, `"Waiting for connections"`); err != nil {
 		proc.kill()
 		return fmt.Errorf("start mongod: %w\n%s", err, m.LogTail())
 	}
@@ -154,21 +142,6 @@ func (m *Mongod) placeArguments() []string {
 		args = append(args, "--auth", "--keyFile", m.dir.file("key"))
 	}
 	return args
-}
-
-// waitListening reads the server's own log rather than knocking at the port, where another process may answer.
-func (m *Mongod) waitListening(ctx context.Context, proc *process, from int64) error {
-	return poll(ctx, func(context.Context) (bool, error) {
-		select {
-		case <-proc.done:
-			if bytes.Contains(m.logFrom(from), []byte("Address already in use")) {
-				return false, errPortTaken
-			}
-			return false, fmt.Errorf("it ended: %w", proc.err)
-		default:
-			return bytes.Contains(m.logFrom(from), []byte(`"Waiting for connections"`)), nil
-		}
-	})
 }
 
 // prepare makes the server what the options ask for.
@@ -243,26 +216,7 @@ func (m *Mongod) Pause(ctx context.Context) error {
 func (m *Mongod) Resume() { m.process().signal(syscall.SIGCONT) }
 
 // LogTail is the end of the server's log, about 8 kB; empty when there is none.
-func (m *Mongod) LogTail() string {
-	info, err := os.Stat(m.logPath)
-	if err != nil {
-		return ""
-	}
-	tail := m.logFrom(max(0, info.Size()-8<<10))
-	if info.Size() > 8<<10 {
-		_, tail, _ = bytes.Cut(tail, []byte("\n"))
-	}
-	return string(tail)
-}
-
-// logFrom is the log from an offset on; empty when it cannot be read.
-func (m *Mongod) logFrom(offset int64) []byte {
-	log, err := os.ReadFile(m.logPath)
-	if err != nil || int64(len(log)) < offset {
-		return nil
-	}
-	return log[offset:]
-}
+func (m *Mongod) LogTail() string { return m.log.tail() }
 
 func (m *Mongod) process() *process {
 	m.mu.Lock()

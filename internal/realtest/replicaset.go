@@ -228,7 +228,7 @@ func PrivateSet(t testing.TB, n int, o Options) *ReplicaSet {
 func (s *ReplicaSet) tell(t testing.TB) {
 	for _, m := range s.Members {
 		var lines []string
-		for line := range strings.Lines(string(m.logFrom(0))) {
+		for line := range strings.Lines(string(m.log.from(0))) {
 			if strings.Contains(line, `"c":"REPL`) || strings.Contains(line, `"c":"ELECTION`) || strings.Contains(line, `"c":"ROLLBACK`) {
 				lines = append(lines, line)
 			}

@@ -59,11 +59,11 @@ func startShared(ctx context.Context) (*Server, error) {
 	return &Server{uri: mongod.URI(), mongod: mongod}, nil
 }
 
-// Main runs the tests of a package, stops the shared server, checks that no goroutine is left, and exits. It is for TestMain.
+// Main runs the tests of a package, stops the shared servers, checks that no goroutine is left, and exits. It is for TestMain.
 func Main(m *testing.M, ignore ...goleak.Option) {
 	code := m.Run()
-	if err := stopShared(); err != nil {
-		fmt.Fprintln(os.Stderr, "realtest: stop shared server:", err)
+	if err := errors.Join(stopShared(), stopSharedKafka()); err != nil {
+		fmt.Fprintln(os.Stderr, "realtest: stop shared servers:", err)
 		code = max(code, 1)
 	}
 	if code == 0 { // a test that failed may well have left something behind; one report is enough
