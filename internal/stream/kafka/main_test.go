@@ -1,0 +1,9 @@
+package kafka
+
+import (
+	"testing"
+
+	"driftless/internal/realtest"
+)
+
+func TestMain(m *testing.M) { realtest.Main(m) }
