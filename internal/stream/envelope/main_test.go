@@ -1,0 +1,9 @@
+package envelope_test
+
+import (
+	"testing"
+
+	"driftless/internal/realtest"
+)
+
+func TestMain(m *testing.M) { realtest.Main(m) }
