@@ -1,5 +1,11 @@
 package counter
 
+import (
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"driftless/internal/checkpoint"
+)
+
 // MaxImageReads is exported for tests.
 const MaxImageReads = maxImageReads
 
@@ -13,3 +19,6 @@ func Means(d *Definition, c Change) (free, ofItsKey bool) {
 
 // Touches is exported for tests.
 var Touches = touches
+
+// ContributionExpression is the expression of a row's contribution: {k, w} or null.
+func ContributionExpression(d *Definition) bson.D { return d.contribution(checkpoint.LaneID{}) }
