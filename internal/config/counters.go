@@ -1,6 +1,12 @@
 package config
 
-import "math"
+import (
+	"errors"
+	"math"
+	"strings"
+
+	"driftless/internal/expression"
+)
 
 func readCounters(r *reader, n *node) {
 	r.named(n, func(n *node) {
@@ -88,9 +94,34 @@ func (r *reader) checkSource(path string, c *Counter) {
 		r.takeRows(path, c, source.ChangeStream)
 	case source.Kafka != nil:
 		r.needRows(path)
-		if source.Kafka.Format == "event" && r.written(path+".rows") && c.Rows.CreatedAt == "" && !r.faults.within(path+".rows.created_at") {
-			r.faultAt(path+".rows.created_at", "is missing: with format event, rows are told from events under way by the time of their creation")
+		if source.Kafka.Format == "event" {
+			r.checkEventCounter(path, c)
+		} else {
+			r.checkImageCounter(path, c, source.Kafka.Format)
 		}
+	}
+}
+
+// checkEventCounter holds a counter to what events tell. Its count_if and soft_delete are for the recount alone: the table
+// of deltas says what an event does, and has to agree with them.
+func (r *reader) checkEventCounter(path string, c *Counter) {
+	if r.written(path+".rows") && c.Rows.CreatedAt == "" && !r.faults.within(path+".rows.created_at") {
+		r.faultAt(path+".rows.created_at", "is missing: with format event, rows are told from events under way by the time of their creation")
+	}
+	if c.Sum != "" && !r.faults.within(path+".sum") {
+		r.faultAt(path+".sum", "does not go with format event, whose table of deltas gives one number to all events of a type: remove it, or publish the rows in format debezium or change_stream")
+	}
+}
+
+// checkImageCounter holds a counter to what can be told of an image in a record, where no server evaluates anything.
+func (r *reader) checkImageCounter(path string, c *Counter, format string) {
+	path += ".count_if"
+	if c.CountIf.IsZero() || r.faults.within(path) {
+		return
+	}
+	var wrong *expression.Error
+	if _, err := expression.Compile(c.CountIf); errors.As(err, &wrong) {
+		r.faultAt(strings.TrimSuffix(path+"."+wrong.Path, "."), "%s (with format %s, the incrementer itself judges the rows)", wrong.Reason, format)
 	}
 }
 

@@ -159,6 +159,7 @@ func TestKafkaIsJudgedBeforeItIsRefusedAndApplicationAsItStands(t *testing.T) {
 	kafka := "sources:\n  likes:\n    kafka: {brokers: [\"h:9092\"], topic: t, event: {type: t, key: k, time: at, deltas: {a: 1}}}\n"
 	counter := "counters:\n  likes_per_post:\n    source: likes\n    key: post_id\n    rows: {database: app, collection: likes, created_at: at}\n    target: {database: app, collection: c}\n"
 	own := "counters:\n  likes_per_post:\n    source: application\n    key: post_id\n    rows: {database: app, collection: likes}\n    target: {database: app, collection: posts, count: n}\n"
+	images := strings.Replace(kafka, "event: {type: t, key: k, time: at, deltas: {a: 1}}", "format: debezium", 1)
 	const (
 		at       = "driftless.yaml:3: sources.likes.kafka"
 		no       = ": not supported yet"
@@ -191,6 +192,21 @@ func TestKafkaIsJudgedBeforeItIsRefusedAndApplicationAsItStands(t *testing.T) {
 				"driftless.yaml:5: counters.likes_per_post.rows.collection: is missing: name where the rows are, which are the truth"},
 		{"no time of creation", kafka + counter, ", created_at: at", "",
 			at + no + "\ndriftless.yaml:8: counters.likes_per_post.rows.created_at: is missing: with format event, rows are told from events under way by the time of their creation"},
+
+		{"a sum of events", kafka + counter, "    key:", "    sum: n\n    key:", at + no + "\n" +
+			"driftless.yaml:7: counters.likes_per_post.sum: does not go with format event, whose table of deltas gives one number to all events of a type: remove it, or publish the rows in format debezium or change_stream"},
+		{"any condition beside events", kafka + counter, "    key:", "    count_if: {$gt: [{$strLenCP: $text}, 5]}\n    sum: \"\"\n    key:", at + no},
+		{"no time of creation beside images", images + counter, ", created_at: at", "", at + no},
+		{"a sum of images", images + counter, "    key:", "    sum: n\n    key:", at + no},
+		{"a condition on images", images + counter, "    key:", "    count_if: {$and: [$visible, {$ne: [$status, spam]}, {$in: [{$type: $x}, [missing, \"null\"]]}]}\n    key:", at + no},
+		{"a condition on images that only the server knows", images + counter, "    key:", "    count_if:\n      $and:\n        - $visible\n        - {$gt: [{$strLenCP: $text}, 5]}\n    key:", at + no + "\n" +
+			"driftless.yaml:10: counters.likes_per_post.count_if.$and[1].$gt[0].$strLenCP: cannot be evaluated outside of the server: possible are $and, $cond, $eq, $gt, $gte, $ifNull, $in, $literal, $lt, $lte, $ne, $not, $or, $type (with format debezium, the incrementer itself judges the rows)"},
+		{"a variable in a condition on images", images + counter, "    key:", "    count_if: $$ROOT.visible\n    key:", at + no + "\n" +
+			"driftless.yaml:7: counters.likes_per_post.count_if: reads a variable: only paths of fields can be read, such as $status (with format debezium, the incrementer itself judges the rows)"},
+		{"a field to look into on images", strings.Replace(images, "debezium", "change_stream", 1) + counter, "    key:", "    count_if: {$in: [$user, $followers]}\n    key:", at + no + "\n" +
+			"driftless.yaml:7: counters.likes_per_post.count_if.$in[1]: is not a list that is written out: a field may hold no list in some row, which the server has no answer for (with format change_stream, the incrementer itself judges the rows)"},
+		{"a condition on images that is none at all", images + counter, "    key:", "    count_if: {$gt: [{$rand: {}}, 5]}\n    key:", at + no + "\n" +
+			"driftless.yaml:7: counters.likes_per_post.count_if.$gt[0].$rand: $rand gives another answer each time: an expression must have one answer for one row, at any time"},
 
 		{"own count", own, "", "", ""},
 		{"own split count", own, ", count: n", "", ""},
