@@ -40,6 +40,10 @@ func runTests(m *testing.M) int {
 			code = 1
 		}
 	}
+	if err := realtest.StopShared(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop server:", err)
+		code = 1
+	}
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -31,7 +31,7 @@ var promised = map[string][]string{
 
 // notBuilt are those that do not exist yet, with the reason.
 var notBuilt = map[string]string{
-	"incrementer_lag_events": "it is of Kafka sources, which are not supported yet",
+	"incrementer_lag_events": "it is of lanes of a topic",
 }
 
 // labelled are the labels by which a series may be told; everything else may be a key.

@@ -132,8 +132,10 @@ func checkpointOf(at checkpoint.Checkpoint) checkpointState {
 func noteOn(c *config.Config, lane string, at checkpoint.Checkpoint, others []checkpoint.Checkpoint, err error) string {
 	source, declared := c.Source(checkpoint.SourceOf(lane))
 	switch {
-	case !declared:
+	case !declared, (source.Kafka == nil) != (at.Topic == "") && err == nil:
 		return "belongs to no source of the configuration"
+	case source.Kafka != nil && (err == nil || errors.Is(err, checkpoint.ErrNone)):
+		return ""
 	case errors.Is(err, checkpoint.ErrNone):
 		return notStarted(others, max(1, source.ChangeStream.Partitions))
 	case errors.Is(err, checkpoint.ErrNewer):

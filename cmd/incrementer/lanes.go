@@ -18,22 +18,32 @@ import (
 // minute, and its last attempt may take another.
 const laneSilence = 3 * time.Minute
 
-// makeLanes builds the lanes of every source.
-func (p *process) makeLanes(client *mongo.Client, c *config.Config) {
+// makeLanes builds the lanes of every source. Those of a topic are built when they are followed for the first time.
+func (p *process) makeLanes(client *mongo.Client, c *config.Config) error {
 	b := laneBuilder{
 		process: p, client: client, settings: c.Incrementer, metrics: incrementer.NewMetrics(p.registry),
 		checkpoints: checkpoint.NewStore(client, c.MongoDB.StateDatabase), states: counter.NewStates(client, c.MongoDB.StateDatabase),
 	}
 	for _, s := range c.Sources {
 		mine := counter.OfSource(p.definitions, s.Name)
+		if s.Kafka != nil {
+			topic, err := b.topic(s, mine, c.Reconciler.Settle)
+			if err != nil {
+				return fmt.Errorf("source %s: %w", s.Name, err)
+			}
+			p.topics = append(p.topics, topic)
+			b.metrics.Source(p.registry, s.Name, topic.states)
+			continue
+		}
 		p.sources[s.Name] = counter.HashAll(*s.ChangeStream, mine)
 		var states []*incrementer.State
 		for _, id := range checkpoint.Lanes(s.Name, s.ChangeStream.Partitions) {
 			lane := b.lane(s, id, mine)
 			p.lanes, states = append(p.lanes, lane), append(states, lane.State)
 		}
-		b.metrics.Source(p.registry, s.Name, states...)
+		b.metrics.Source(p.registry, s.Name, func() []*incrementer.State { return states })
 	}
+	return nil
 }
 
 // laneBuilder holds what all lanes share.

@@ -24,7 +24,26 @@ func (p *process) readiness() *daemon.Readiness {
 		r.Add("position "+name, func(context.Context) error { return p.resumable(l) })
 		r.Add("gaps "+name, func(context.Context) error { return p.watch.healed(name, l.Definitions) })
 	}
+	for _, t := range p.topics {
+		r.Add("topic of "+t.source, func(context.Context) error { return p.topicFollowed(t) })
+	}
 	return r
+}
+
+// topicFollowed says what keeps the partitions that the group gave to this instance from being followed. One that has none
+// stands by.
+func (p *process) topicFollowed(t *topic) error {
+	if err := t.Problem(); err != nil {
+		return err
+	}
+	var problems []error
+	for _, l := range t.Lanes() {
+		name := l.ID.String()
+		if err := errors.Join(following(l.State.View()), p.watch.healed(name, l.Definitions)); err != nil {
+			problems = append(problems, fmt.Errorf("lane %s: %w", name, err))
+		}
+	}
+	return errors.Join(problems...)
 }
 
 // following says why a lane is neither followed nor stood by for.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -57,7 +58,11 @@ func run(ctx context.Context, c *config.Config, definitions []*counter.Definitio
 	if err := deployment.Ready(ctx, client, c, definitions, deployment.Follow); err != nil {
 		return err
 	}
-	p := newProcess(client, c, definitions, log)
+	p, err := newProcess(client, c, definitions, log)
+	if err != nil {
+		return err
+	}
+	defer p.close()
 	p.watch.refresh(ctx) // what it finds, it tells
 	server, err := daemon.Listen(ctx, p.options(c.Incrementer.Listen))
 	if err != nil {
@@ -79,7 +84,8 @@ func run(ctx context.Context, c *config.Config, definitions []*counter.Definitio
 // database.
 type process struct {
 	definitions []*counter.Definition
-	lanes       []*incrementer.Lane
+	lanes       []*incrementer.Lane // of change streams
+	topics      []*topic
 	sources     map[string]string // how each is followed, as a hash
 	group       *incrementer.Group
 	watch       *watch
@@ -88,14 +94,31 @@ type process struct {
 	log         *slog.Logger
 }
 
-func newProcess(client *mongo.Client, c *config.Config, definitions []*counter.Definition, log *slog.Logger) *process {
+func newProcess(client *mongo.Client, c *config.Config, definitions []*counter.Definition, log *slog.Logger) (*process, error) {
 	p := &process{
 		definitions: definitions, sources: map[string]string{}, group: &incrementer.Group{Term: c.Incrementer.Lease, Log: log},
 		watch: newWatch(client, c.MongoDB.StateDatabase, log), registry: daemon.NewRegistry(program), health: daemon.NewHealth(), log: log,
 	}
-	p.makeLanes(client, c)
+	if err := p.makeLanes(client, c); err != nil {
+		return nil, err
+	}
 	p.group.Lanes, p.group.Sources = p.lanes, p.sources
-	return p
+	return p, nil
+}
+
+func (p *process) close() {
+	for _, t := range p.topics {
+		t.Client.Close()
+	}
+}
+
+// allLanes are those that this process follows or stands by for, in the order of their sources.
+func (p *process) allLanes() []*incrementer.Lane {
+	all := slices.Clone(p.lanes)
+	for _, t := range p.topics {
+		all = append(all, t.Lanes()...)
+	}
+	return all
 }
 
 // options are what the port serves. Nothing of it asks the database: /healthz must not, and the rest need not.
@@ -123,5 +146,8 @@ func (p *process) follow(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return p.group.Run(ctx) })
 	group.Go(func() error { return p.watch.run(ctx) })
+	for _, t := range p.topics {
+		group.Go(func() error { return t.Run(ctx) })
+	}
 	return group.Wait()
 }

@@ -26,7 +26,7 @@ type status struct {
 	Counters    []counterState     `json:"counters"`
 	Held        []command.Held     `json:"held"`            // counters whose repairs wait for an approval, also those that the application keeps
 	Undone      []counter.KeptBack `json:"undone"`          // keys that are kept from repair, since the repairs of a run were taken back
-	DeadLetters int64              `json:"dead_letters"`    // increments that their document could not take
+	DeadLetters int64              `json:"dead_letters"`    // increments that their document could not take, records that could not be read
 	Error       string             `json:"error,omitempty"` // why the counters, gaps and dead letters are not as of now
 }
 
@@ -115,7 +115,11 @@ func readStatus(ctx context.Context, c *config.Config, definitions []*counter.De
 	if err != nil && !errors.Is(err, deployment.ErrNoOplog) {
 		return s, err
 	}
-	for _, id := range lanesOf(c) {
+	ids, err := lanesFound(ctx, c, checkpoints)
+	if err != nil {
+		return s, err
+	}
+	for _, id := range ids {
 		at, err := checkpoints.Load(ctx, id.String())
 		switch {
 		case errors.Is(err, checkpoint.ErrNone):
@@ -131,7 +135,9 @@ func readStatus(ctx context.Context, c *config.Config, definitions []*counter.De
 		default:
 			lane := laneOf(at)
 			lane.headroom(headroom(at.Position, oldest))
-			lane.Error = dividedOtherwise(at, id.Count())
+			if id.Topic == "" {
+				lane.Error = dividedOtherwise(at, id.Count())
+			}
 			s.Lanes = append(s.Lanes, lane)
 		}
 	}
@@ -139,10 +145,35 @@ func readStatus(ctx context.Context, c *config.Config, definitions []*counter.De
 	return s, nil
 }
 
-// lanesOf lists the lanes of all sources.
+// lanesFound lists the lanes of all sources: those of a topic are the ones that were followed.
+func lanesFound(ctx context.Context, c *config.Config, checkpoints *checkpoint.Store) ([]checkpoint.LaneID, error) {
+	ids := lanesOf(c)
+	for _, source := range c.Sources {
+		if source.Kafka == nil {
+			continue
+		}
+		all, err := checkpoints.OfSource(ctx, source.Name)
+		if err != nil {
+			return nil, err
+		}
+		most := 0
+		for _, at := range all {
+			if at.Topic == source.Kafka.Topic {
+				most = max(most, at.Partitions)
+			}
+		}
+		ids = append(ids, checkpoint.TopicLanes(source.Name, source.Kafka.Topic, most)...)
+	}
+	return ids, nil
+}
+
+// lanesOf lists the lanes of the sources that are change streams.
 func lanesOf(c *config.Config) []checkpoint.LaneID {
 	var ids []checkpoint.LaneID
 	for _, source := range c.Sources {
+		if source.ChangeStream == nil {
+			continue
+		}
 		ids = append(ids, checkpoint.Lanes(source.Name, source.ChangeStream.Partitions)...)
 	}
 	return ids
@@ -151,7 +182,7 @@ func lanesOf(c *config.Config) []checkpoint.LaneID {
 // status is what /status shows: the lanes as this process sees them, and what the watch saw last.
 func (p *process) status() status {
 	s := status{Lanes: []laneState{}}
-	for _, l := range p.lanes {
+	for _, l := range p.allLanes() {
 		v := l.State.View()
 		lane, lag := laneOf(v.At), v.Lag.Seconds()
 		lane.Lane, lane.Following, lane.LagSeconds, lane.Broken = l.ID.String(), &v.Owned, &lag, v.Broken
@@ -183,7 +214,7 @@ func (l *laneState) headroom(seconds float64) {
 func laneOf(at checkpoint.Checkpoint) laneState {
 	l := laneState{
 		Lane: at.Lane, Seq: at.Seq, Position: stream.Clock(at.Position), UpdatedAt: at.UpdatedAt.UTC().Truncate(time.Millisecond),
-		Tail: len(at.Tail.Deltas), CollectionMissing: at.Seq > 0 && at.Identity.Collection == "",
+		Tail: len(at.Tail.Deltas), CollectionMissing: at.Seq > 0 && at.Identity.Collection == "" && at.Topic == "",
 	}
 	if at.Tail.TooLarge {
 		l.Tail = -1

@@ -45,7 +45,8 @@ type Checkpoint struct {
 	Position   bson.Timestamp      `bson:"position"`        // complete through here
 	Tail       Tail                `bson:"tail"`
 	Counters   map[string]Counting `bson:"counters"`   // by counter name
-	Partitions int                 `bson:"partitions"` // lanes of the source; the keys of a lane depend on it
+	Partitions int                 `bson:"partitions"` // lanes of the source; the keys of a lane depend on it, but not those of a topic's
+	Topic      string              `bson:"topic,omitempty"`
 	Identity   Identity            `bson:"identity"`
 	UpdatedAt  time.Time           `bson:"updated_at"`
 }
@@ -158,16 +159,29 @@ func (s *Store) Set(ctx context.Context, source string) ([]Checkpoint, error) {
 	for _, c := range found {
 		byLane[c.Lane] = c
 	}
-	ids := Lanes(source, found[0].Partitions)
+	ids := lanesOf(source, found)
 	set := make([]Checkpoint, len(ids))
 	for i, id := range ids {
 		c, ok := byLane[id.String()]
-		if !ok || c.Partitions != len(ids) {
+		if !ok || c.Partitions != len(ids) && id.Topic == "" {
 			return nil, fmt.Errorf("%w: lane %s: %w", ErrIncomplete, id, ErrNone)
 		}
 		set[i] = c
 	}
 	return set, nil
+}
+
+// lanesOf are the lanes that a source has by its checkpoints. A topic may have got more partitions, which not every lane has
+// heard of yet.
+func lanesOf(source string, found []Checkpoint) []LaneID {
+	if found[0].Topic == "" {
+		return Lanes(source, found[0].Partitions)
+	}
+	most := 0
+	for _, c := range found {
+		most = max(most, c.Partitions)
+	}
+	return TopicLanes(source, found[0].Topic, most)
 }
 
 // started leaves out what a start left that got no further than its own first write.
@@ -210,6 +224,9 @@ func (s *Store) Advance(ctx context.Context, from, to Checkpoint) error {
 		{Key: "tail", Value: to.Tail}, {Key: "counters", Value: to.Counters},
 		{Key: "partitions", Value: to.Partitions}, {Key: "identity", Value: to.Identity},
 	}
+	if to.Topic != "" {
+		set = append(set, bson.E{Key: "topic", Value: to.Topic})
+	}
 	update := bson.D{{Key: "$currentDate", Value: bson.D{{Key: "updated_at", Value: true}}}}
 	if to.Token == nil {
 		update = append(update, bson.E{Key: "$unset", Value: bson.D{{Key: "token", Value: ""}}})
@@ -229,11 +246,14 @@ func (s *Store) Advance(ctx context.Context, from, to Checkpoint) error {
 	return nil
 }
 
-// Retire removes the checkpoints of a source's earlier lanes, divided into another number than partitions: their owners
-// are fenced by it. It belongs into the transaction that starts the new ones.
+// Retire removes the checkpoints of a source's earlier lanes, divided into another number than partitions, or of a topic: their
+// owners are fenced by it. It belongs into the transaction that starts the new ones.
 func (s *Store) Retire(ctx context.Context, source string, partitions int) error {
-	which := append(ofSource(source), bson.E{Key: "partitions", Value: bson.D{{Key: "$ne", Value: partitions}}},
-		bson.E{Key: "seq", Value: bson.D{{Key: "$exists", Value: true}}})
+	other := bson.D{{Key: "$or", Value: bson.A{
+		bson.D{{Key: "partitions", Value: bson.D{{Key: "$ne", Value: partitions}}}},
+		bson.D{{Key: "topic", Value: bson.D{{Key: "$exists", Value: true}}}},
+	}}}
+	which := bson.D{{Key: "$and", Value: bson.A{ofSource(source), other, bson.D{{Key: "seq", Value: bson.D{{Key: "$exists", Value: true}}}}}}}
 	if _, err := s.collection.DeleteMany(ctx, which); err != nil {
 		return fmt.Errorf("retire the lanes of source %s: %w", source, err)
 	}
@@ -244,6 +264,17 @@ func (s *Store) Retire(ctx context.Context, source string, partitions int) error
 	leases := bson.D{{Key: "$and", Value: bson.A{ofSource(source), bson.D{{Key: "_id", Value: bson.D{{Key: "$nin", Value: kept}}}}}}}
 	if _, err := s.leases.DeleteMany(ctx, leases); err != nil {
 		return fmt.Errorf("retire the leases of source %s: %w", source, err)
+	}
+	return nil
+}
+
+// Supersede removes what a source has left that came from elsewhere before, a change stream or another topic: its owners are
+// fenced by it. It belongs into the transaction that starts a lane of the topic.
+func (s *Store) Supersede(ctx context.Context, lane LaneID) error {
+	which := append(ofSource(lane.Source), bson.E{Key: "topic", Value: bson.D{{Key: "$ne", Value: lane.Topic}}},
+		bson.E{Key: "seq", Value: bson.D{{Key: "$exists", Value: true}}})
+	if _, err := s.collection.DeleteMany(ctx, which); err != nil {
+		return fmt.Errorf("retire the former lanes of source %s: %w", lane.Source, err)
 	}
 	return nil
 }

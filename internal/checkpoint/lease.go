@@ -171,6 +171,15 @@ func (l *Leases) since() any {
 	return l.started
 }
 
+// Claim takes a lane whoever has it: somebody else decides who follows it, and the lease only tells. The instance must be
+// registered.
+func (l *Leases) Claim(ctx context.Context, lane string) error {
+	if _, err := l.take(ctx, lane, true, true); err != nil {
+		return fmt.Errorf("take lane %s: %w", lane, err)
+	}
+	return nil
+}
+
 // Renew keeps a lane that is this process's for another term. ErrNotHeld: it is another's, or was given back. It may be
 // called beside the others, once the instance is registered.
 func (l *Leases) Renew(ctx context.Context, lane string) error {

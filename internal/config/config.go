@@ -9,6 +9,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
+// FormatEvent is the format of events that say what happened by their type and time.
+const FormatEvent = "event"
+
 // Application names the reserved source of counters that the application increments itself.
 const Application = "application"
 
@@ -81,8 +84,11 @@ type Event struct {
 	Deltas          map[string]int64
 }
 
-// TLS names PEM files.
-type TLS struct{ CAFile, CertFile, KeyFile string }
+// TLS names PEM files. It is on with any of them, or when Enabled, with the system's authorities.
+type TLS struct {
+	Enabled                   bool
+	CAFile, CertFile, KeyFile string
+}
 
 // SASL authenticates with a broker.
 type SASL struct{ Mechanism, Username, PasswordFile string }
@@ -103,6 +109,7 @@ type Counter struct {
 	Sum          string        // dotted path of an integer to add up; "" to count rows
 	Target       Target
 	Repair       string // difference or overwrite, for application counters
+	Format       string // of the events of its source, "" when that is not a topic
 	AlertAbove   int64
 	Pos          Pos
 }
@@ -111,6 +118,7 @@ type Counter struct {
 type Rows struct {
 	Database, Collection            string
 	CreatedAt, DeletedAt, UpdatedAt string
+	Skew                            time.Duration // how far an event's time may be from its row's
 }
 
 // Target names the counter documents' collection and their fields.

@@ -37,6 +37,7 @@ func (w *Rows) fields() []field {
 		optional("created_at", textOrNone(&w.CreatedAt, wantRowPath, isRowPath)),
 		optional("deleted_at", textOrNone(&w.DeletedAt, wantRowPath, isRowPath)),
 		optional("updated_at", textOrNone(&w.UpdatedAt, wantRowPath, isRowPath)),
+		optional("skew", duration(&w.Skew, 0)),
 	}
 }
 
@@ -93,6 +94,7 @@ func (r *reader) checkSource(path string, c *Counter) {
 	case source.ChangeStream != nil:
 		r.takeRows(path, c, source.ChangeStream)
 	case source.Kafka != nil:
+		c.Format = source.Kafka.Format
 		r.needRows(path)
 		if source.Kafka.Format == "event" {
 			r.checkEventCounter(path, c)

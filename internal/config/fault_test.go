@@ -162,11 +162,10 @@ func TestKafkaIsJudgedBeforeItIsRefusedAndApplicationAsItStands(t *testing.T) {
 	images := strings.Replace(kafka, "event: {type: t, key: k, time: at, deltas: {a: 1}}", "format: debezium", 1)
 	const (
 		at       = "driftless.yaml:3: sources.likes.kafka"
-		no       = ": not supported yet"
 		noSource = "driftless.yaml:6: counters.likes_per_post."
 	)
 	for _, test := range []struct{ name, file, old, new, want string }{
-		{"right", kafka + counter, "", "", at + no},
+		{"right", kafka + counter, "", "", ""},
 		{"no broker", kafka + counter, `["h:9092"]`, "[]", at + ".brokers: is an empty list: add at least one"},
 		{"broker without port", kafka + counter, `["h:9092"]`, `["h:9092", h]`, at + `.brokers[1]: is "h": must be ` + wantBroker},
 		{"broker without quotes inside braces", kafka + counter, `["h:9092"]`, "[h:9092]", at + `.brokers[0]: has a colon without a space after it: add one, or put the text in quotes`},
@@ -178,7 +177,7 @@ func TestKafkaIsJudgedBeforeItIsRefusedAndApplicationAsItStands(t *testing.T) {
 		{"deltas", kafka + counter, "{a: 1}", "{a: one}", at + `.event.deltas.a: is "one": must be a whole number`},
 		{"no deltas", kafka + counter, "{a: 1}", "{}", at + `.event.deltas: maps no event type: add at least one, such as reaction.added: 1`},
 		{"start", kafka + counter, "topic: t,", "topic: t, start: yesterday,", at + `.start: is "yesterday": must be ` + wantStart},
-		{"start at a time", kafka + counter, "topic: t,", "topic: t, start: 2026-01-31T00:00:00Z,", at + no},
+		{"start at a time", kafka + counter, "topic: t,", "topic: t, start: 2026-01-31T00:00:00Z,", ""},
 		{"half a certificate", kafka + counter, "topic: t,", "topic: t, tls: {cert_file: c},", at + `.tls.key_file: is missing: cert_file, key_file go together`},
 		{"a password as such", kafka + counter, "topic: t,", "topic: t, sasl: {mechanism: PLAIN, username: u, password: p},",
 			at + `.sasl.password_file: is missing: mechanism, username, password_file go together` + "\n" +
@@ -187,26 +186,20 @@ func TestKafkaIsJudgedBeforeItIsRefusedAndApplicationAsItStands(t *testing.T) {
 				`                                                                          ^`},
 		{"window", kafka + counter, "topic: t,", "topic: t, dedupe: {window: 10},", at + `.dedupe.field: is missing: add it` + "\n" + at + `.dedupe.window: must be a duration with its unit: write 10s`},
 		{"no rows", kafka + counter, "    rows: {database: app, collection: likes, created_at: at}\n", "",
-			"driftless.yaml:3: sources.likes.kafka: not supported yet\n" +
-				"driftless.yaml:5: counters.likes_per_post.rows.database: is missing: name where the rows are, which are the truth\n" +
+			"driftless.yaml:5: counters.likes_per_post.rows.database: is missing: name where the rows are, which are the truth\n" +
 				"driftless.yaml:5: counters.likes_per_post.rows.collection: is missing: name where the rows are, which are the truth"},
 		{"no time of creation", kafka + counter, ", created_at: at", "",
-			at + no + "\ndriftless.yaml:8: counters.likes_per_post.rows.created_at: is missing: with format event, rows are told from events under way by the time of their creation"},
+			"driftless.yaml:8: counters.likes_per_post.rows.created_at: is missing: with format event, rows are told from events under way by the time of their creation"},
 
-		{"a sum of events", kafka + counter, "    key:", "    sum: n\n    key:", at + no + "\n" +
-			"driftless.yaml:7: counters.likes_per_post.sum: does not go with format event, whose table of deltas gives one number to all events of a type: remove it, or publish the rows in format debezium or change_stream"},
-		{"any condition beside events", kafka + counter, "    key:", "    count_if: {$gt: [{$strLenCP: $text}, 5]}\n    sum: \"\"\n    key:", at + no},
-		{"no time of creation beside images", images + counter, ", created_at: at", "", at + no},
-		{"a sum of images", images + counter, "    key:", "    sum: n\n    key:", at + no},
-		{"a condition on images", images + counter, "    key:", "    count_if: {$and: [$visible, {$ne: [$status, spam]}, {$in: [{$type: $x}, [missing, \"null\"]]}]}\n    key:", at + no},
-		{"a condition on images that only the server knows", images + counter, "    key:", "    count_if:\n      $and:\n        - $visible\n        - {$gt: [{$strLenCP: $text}, 5]}\n    key:", at + no + "\n" +
-			"driftless.yaml:10: counters.likes_per_post.count_if.$and[1].$gt[0].$strLenCP: cannot be evaluated outside of the server: possible are $and, $cond, $eq, $gt, $gte, $ifNull, $in, $literal, $lt, $lte, $ne, $not, $or, $type (with format debezium, the incrementer itself judges the rows)"},
-		{"a variable in a condition on images", images + counter, "    key:", "    count_if: $$ROOT.visible\n    key:", at + no + "\n" +
-			"driftless.yaml:7: counters.likes_per_post.count_if: reads a variable: only paths of fields can be read, such as $status (with format debezium, the incrementer itself judges the rows)"},
-		{"a field to look into on images", strings.Replace(images, "debezium", "change_stream", 1) + counter, "    key:", "    count_if: {$in: [$user, $followers]}\n    key:", at + no + "\n" +
-			"driftless.yaml:7: counters.likes_per_post.count_if.$in[1]: is not a list that is written out: a field may hold no list in some row, which the server has no answer for (with format change_stream, the incrementer itself judges the rows)"},
-		{"a condition on images that is none at all", images + counter, "    key:", "    count_if: {$gt: [{$rand: {}}, 5]}\n    key:", at + no + "\n" +
-			"driftless.yaml:7: counters.likes_per_post.count_if.$gt[0].$rand: $rand gives another answer each time: an expression must have one answer for one row, at any time"},
+		{"a sum of events", kafka + counter, "    key:", "    sum: n\n    key:", "driftless.yaml:7: counters.likes_per_post.sum: does not go with format event, whose table of deltas gives one number to all events of a type: remove it, or publish the rows in format debezium or change_stream"},
+		{"any condition beside events", kafka + counter, "    key:", "    count_if: {$gt: [{$strLenCP: $text}, 5]}\n    sum: \"\"\n    key:", ""},
+		{"no time of creation beside images", images + counter, ", created_at: at", "", ""},
+		{"a sum of images", images + counter, "    key:", "    sum: n\n    key:", ""},
+		{"a condition on images", images + counter, "    key:", "    count_if: {$and: [$visible, {$ne: [$status, spam]}, {$in: [{$type: $x}, [missing, \"null\"]]}]}\n    key:", ""},
+		{"a condition on images that only the server knows", images + counter, "    key:", "    count_if:\n      $and:\n        - $visible\n        - {$gt: [{$strLenCP: $text}, 5]}\n    key:", "driftless.yaml:10: counters.likes_per_post.count_if.$and[1].$gt[0].$strLenCP: cannot be evaluated outside of the server: possible are $and, $cond, $eq, $gt, $gte, $ifNull, $in, $literal, $lt, $lte, $ne, $not, $or, $type (with format debezium, the incrementer itself judges the rows)"},
+		{"a variable in a condition on images", images + counter, "    key:", "    count_if: $$ROOT.visible\n    key:", "driftless.yaml:7: counters.likes_per_post.count_if: reads a variable: only paths of fields can be read, such as $status (with format debezium, the incrementer itself judges the rows)"},
+		{"a field to look into on images", strings.Replace(images, "debezium", "change_stream", 1) + counter, "    key:", "    count_if: {$in: [$user, $followers]}\n    key:", "driftless.yaml:7: counters.likes_per_post.count_if.$in[1]: is not a list that is written out: a field may hold no list in some row, which the server has no answer for (with format change_stream, the incrementer itself judges the rows)"},
+		{"a condition on images that is none at all", images + counter, "    key:", "    count_if: {$gt: [{$rand: {}}, 5]}\n    key:", "driftless.yaml:7: counters.likes_per_post.count_if.$gt[0].$rand: $rand gives another answer each time: an expression must have one answer for one row, at any time"},
 
 		{"own count", own, "", "", ""},
 		{"own split count", own, ", count: n", "", ""},

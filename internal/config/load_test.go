@@ -92,7 +92,7 @@ func TestAMinimalFileGetsEveryDefault(t *testing.T) {
 
 func TestTheContractsExampleLacksOnlyWhatIsNotBuilt(t *testing.T) {
 	_, err := Load(Options{File: "testdata/contract.yaml", Env: lookup(map[string]string{"MONGODB_URI": "mongodb://db:27017"})})
-	want := `contract.yaml:9: sources.reactions.kafka: not supported yet`
+	want := `contract.yaml:20: sources.reactions.kafka.dedupe: not supported yet: remove it`
 	if got := faultLines(t, err); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -73,6 +73,7 @@ func (e *Event) readDeltas(r *reader, n *node) {
 
 func (t *TLS) fields() []field {
 	return []field{
+		optional("enabled", yesNo(&t.Enabled)),
 		optional("ca_file", text(&t.CAFile, wantText, isText)),
 		optional("cert_file", text(&t.CertFile, wantText, isText)),
 		optional("key_file", text(&t.KeyFile, wantText, isText)),

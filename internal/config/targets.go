@@ -65,8 +65,8 @@ func (r *reader) refuseUnsupported() {
 		if r.faults.within(path) {
 			continue
 		}
-		if s.Kafka != nil {
-			r.faultAt(path+".kafka", "not supported yet")
+		if s.Kafka != nil && s.Kafka.Dedupe.Field != "" {
+			r.faultAt(path+".kafka.dedupe", "not supported yet: remove it")
 		}
 	}
 }

@@ -30,7 +30,13 @@ func Define(c config.Counter) (*Definition, error) {
 	if !c.CountIf.IsZero() {
 		countIf = c.CountIf
 	}
-	raw, err := bson.Marshal(bson.D{
+	var topic bson.D // left out for the others
+	if c.Format != "" {
+		topic = bson.D{
+			{Key: "format", Value: c.Format}, {Key: "times", Value: bson.A{c.Rows.CreatedAt, c.Rows.DeletedAt}},
+		}
+	}
+	raw, err := bson.Marshal(append(bson.D{
 		{Key: "name", Value: c.Name}, {Key: "source", Value: c.Source},
 		{Key: "rows", Value: bson.A{c.Rows.Database, c.Rows.Collection}},
 		{Key: "key", Value: c.Key}, {Key: "soft_delete", Value: c.SoftDelete},
@@ -40,7 +46,7 @@ func Define(c config.Counter) (*Definition, error) {
 		}},
 		// What another version of driftless makes of the same declaration is another count.
 		{Key: "contribution", Value: (&Definition{Counter: c}).contribution(checkpoint.LaneID{})},
-	})
+	}, topic...))
 	if err != nil {
 		return nil, fmt.Errorf("encode counter %s: %w", c.Name, err)
 	}
@@ -85,6 +91,12 @@ func OfSource(ds []*Definition, source string) []*Definition {
 	return slices.DeleteFunc(slices.Clone(ds), func(d *Definition) bool { return d.Source != source })
 }
 
+// ByEvents reports whether the counter is incremented by events from a topic, which have no position in common with the rows.
+func (d *Definition) ByEvents() bool { return d.Format != "" }
+
+// ByTime reports whether its events carry the times of the rows, and not those of their commits.
+func (d *Definition) ByTime() bool { return d.Format == config.FormatEvent }
+
 // Own returns the path of one of our own fields of this counter in its documents.
 func (d *Definition) Own(field string) string { return d.own() + "." + field }
 
@@ -105,4 +117,6 @@ const (
 	FieldStamp   = "stamp"   // batch id of the last touch; unindexed
 	FieldRepair  = "repair"  // id of the last repair: the guard of the next
 	FieldDrifted = "drifted" // true when the last repair found it wrong
+	FieldRecent  = "recent"  // of events: deltas by their time, see Bucket
+	FieldCut     = "cut"     // of events: the moment at which base and live were last divided, in Unix seconds
 )

@@ -21,6 +21,8 @@ type Document struct {
 	Stamp             bson.ObjectID // of the last touch, zero for none
 	Repair            bson.ObjectID // of the last repair, zero for none
 	Drifted           bool          // the last repair found it wrong
+	Recent            Recent        // of events: what it was incremented by of late
+	Cut               int64         // of events: where it was last divided, in Unix seconds
 	Bad               string        // why the document cannot be judged: a field of another type
 	Kind              bson.Type     // of the single field that the application keeps, 0 when it is missing
 	Partition         int           // of the lanes that were asked for, the one that the key belongs to
@@ -61,8 +63,11 @@ func (d *Definition) DocumentsOfLanes(ctx context.Context, client *mongo.Client,
 // projection lists the fields of a counter document that are this counter's.
 func (d *Definition) projection() bson.D {
 	paths := []string{d.Target.Base, d.Target.Live, d.Own(FieldTouched), d.Own(FieldStamp), d.Own(FieldRepair), d.Own(FieldDrifted), d.TotalPath()}
-	if d.ByApplication() {
+	switch {
+	case d.ByApplication():
 		paths = d.shownPaths()
+	case d.ByEvents():
+		paths = append(paths, d.Own(FieldRecent), d.Own(FieldCut))
 	}
 	fields := make(bson.D, len(paths))
 	for i, path := range paths {
@@ -100,7 +105,19 @@ func (d *Definition) document(raw bson.Raw) Document {
 	doc.Stamp, _ = lookup(ours, FieldStamp).ObjectIDOK()
 	doc.Repair, _ = lookup(ours, FieldRepair).ObjectIDOK()
 	doc.Drifted, _ = lookup(ours, FieldDrifted).BooleanOK()
+	if d.ByEvents() {
+		doc.divided(ours)
+	}
 	return doc
+}
+
+// divided reads what events have left.
+func (doc *Document) divided(ours bson.Raw) {
+	var err error
+	if doc.Recent, err = recentOf(lookup(ours, FieldRecent)); err != nil {
+		doc.Bad = fmt.Sprintf("our own field %s %v", FieldRecent, err)
+	}
+	doc.Cut, _ = doc.count(ours, FieldCut)
 }
 
 // count reads an integer field. A missing one is 0; one of another type sets the document apart, since $inc would keep

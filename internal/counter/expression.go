@@ -183,6 +183,8 @@ func replaceRoot(v any) any {
 const (
 	fieldSpecial  = "s"
 	fieldWallTime = "t"
+	fieldBucket   = "u" // of an event from a topic, before its contributions: start and width of its bucket
+	opDead        = "dead_letter"
 )
 
 // Pipeline returns the stages that turn a change event into the contributions of its two images to every counter of

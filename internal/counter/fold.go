@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -20,11 +21,35 @@ type Delta struct {
 	N       int64         // after - before, summed modulo 2^64; 0 still marks the key as touched
 	Inc     int64         // weights that were added, at most the largest int64
 	Dec     int64         // weights that were taken away, positive, at most the largest int64
+	Recent  []Span        // N by the time of the events, where they come from a topic
+}
+
+// Span is what the events of one bucket have done.
+type Span struct {
+	Bucket
+	N int64
+}
+
+// span brings a weight into that of a bucket. There are few of them.
+func (d *Delta) span(b Bucket, n int64) {
+	for i := range d.Recent {
+		if d.Recent[i].Bucket == b {
+			d.Recent[i].N += n
+			return
+		}
+	}
+	d.Recent = append(d.Recent, Span{b, n})
+}
+
+// moves reports whether the delta changes anything in the counter document besides its mark.
+func (d *Delta) moves() bool {
+	return d.N != 0 || slices.ContainsFunc(d.Recent, func(s Span) bool { return s.N != 0 })
 }
 
 // Folded is what a run of events comes to.
 type Folded struct {
 	Deltas  []Delta  // one per counter and key, in order of first appearance
+	Dead    []Dead   // events that cannot be read: nothing of them is in Deltas
 	Missing []Change // changes of rows whose images are not there: nothing of them is in Deltas
 	Ended   *Change  // the event that ended the run: the collection was dropped, renamed or replaced
 	Events  int      // events folded, without Ended
@@ -39,12 +64,21 @@ type Change struct {
 	Token     bson.Raw      // of the event
 }
 
+// Dead is an event from a topic that cannot be read.
+type Dead struct {
+	Reason string // few, so that they can label a metric
+	Why    string
+	Value  []byte // what it was, as far as it is kept
+	Token  bson.Raw
+}
+
 // folder sums contributions per counter and canonical key.
 type folder struct {
 	definitions []*Definition
 	index       []map[string]int
 	out         Folded
 	buffer      []byte
+	bucket      Bucket // of the event at hand, zero for none
 }
 
 // Fold sums the contributions in events per counter and key. It stops at an event that ends the stream.
@@ -72,6 +106,7 @@ func (f *folder) event(e stream.Event) error {
 	if !ok || length < 5 || int(length) > len(doc) {
 		return fmt.Errorf("decode event: document cut short at %d bytes", len(doc))
 	}
+	f.bucket = Bucket{}
 	for rest := []byte(doc[4:length]); len(rest) > 1; {
 		element, remaining, ok := bsoncore.ReadElement(rest)
 		if !ok {
@@ -92,12 +127,28 @@ func (f *folder) event(e stream.Event) error {
 			}
 		case string(key) == fieldSpecial:
 			return f.special(element.Value(), e.Token)
+		case string(key) == fieldBucket:
+			if err := f.within(element.Value()); err != nil {
+				return err
+			}
 		case string(key) == fieldWallTime && f.out.Oldest.IsZero():
 			if ms, ok := element.Value().DateTimeOK(); ok {
 				f.out.Oldest = time.UnixMilli(ms)
 			}
 		}
 	}
+	return nil
+}
+
+// within notes the bucket of the event at hand: its start and width.
+func (f *folder) within(value bsoncore.Value) error {
+	doc, _ := value.DocumentOK()
+	start, isStart := doc.Lookup("0").Int64OK()
+	width, isWidth := doc.Lookup("1").Int64OK()
+	if !isStart || !isWidth || width < 1 {
+		return errors.New("decode event: its bucket is none")
+	}
+	f.bucket = Bucket{start, width}
 	return nil
 }
 
@@ -150,10 +201,13 @@ func (f *folder) add(counter int, key bson.RawValue, weight int64, away bool) {
 		f.out.Deltas = append(f.out.Deltas, Delta{Counter: f.definitions[counter], Key: key})
 	}
 	d := &f.out.Deltas[at]
+	n := weight
 	if away {
-		d.N -= weight
-	} else {
-		d.N += weight
+		n = -weight
+	}
+	d.N += n
+	if f.bucket.Width > 0 {
+		d.span(f.bucket, n)
 	}
 	if away == (weight < 0) {
 		d.Inc = saturated(d.Inc, weight)
@@ -177,6 +231,13 @@ func (f *folder) special(value bsoncore.Value, token bson.Raw) error {
 	operation, ok := doc.Lookup("op").StringValueOK()
 	if !ok {
 		return errors.New("decode event: special event without an operation")
+	}
+	if operation == opDead {
+		reason, _ := doc.Lookup("reason").StringValueOK()
+		why, _ := doc.Lookup("why").StringValueOK()
+		_, value, _ := doc.Lookup("value").BinaryOK()
+		f.out.Dead = append(f.out.Dead, Dead{Reason: reason, Why: why, Value: slices.Clone(value), Token: token})
+		return nil
 	}
 	change := Change{Operation: operation, Token: token}
 	if row, err := doc.LookupErr("row"); err == nil {

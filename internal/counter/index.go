@@ -71,12 +71,29 @@ func (d *Definition) MakeTouchedIndex(ctx context.Context, client *mongo.Client)
 // RowsIndex is the index that answers a recount without fetching a row, unless count_if looks at further fields.
 func (d *Definition) RowsIndex() Index {
 	keys := bson.D{{Key: d.Key, Value: 1}}
-	for _, path := range []string{d.SoftDelete, d.Sum} {
+	paths := []string{d.SoftDelete, d.Sum}
+	if d.ByTime() {
+		paths = []string{d.Rows.CreatedAt, d.deletedAt(), d.Rows.UpdatedAt}
+	}
+	for _, path := range paths {
 		if path != "" && !slices.ContainsFunc(keys, func(e bson.E) bool { return e.Key == path }) {
 			keys = append(keys, bson.E{Key: path, Value: 1})
 		}
 	}
 	return Index{Name: "driftless_" + d.Name, Keys: keys}
+}
+
+// ChangeIndexes find the rows that were created or deleted of late, whose keys are compared although no event may have come.
+func (d *Definition) ChangeIndexes() (all []Index) {
+	if !d.ByEvents() {
+		return nil
+	}
+	for _, path := range []string{d.Rows.CreatedAt, d.deletedAt()} {
+		if path != "" && d.Rows.CreatedAt != "" {
+			all = append(all, Index{Name: "driftless_" + path, Keys: bson.D{{Key: path, Value: 1}, {Key: d.Key, Value: 1}}})
+		}
+	}
+	return all
 }
 
 // TouchedByCounter is the index of the marks in the state database.

@@ -31,16 +31,23 @@ type Truth struct {
 	Rows int64
 	// Bad says why N is not a count: the sum is beyond 64 bits.
 	Bad string
+	// Unsettled: as of a moment, a row may count or not, since it has been changed after it or is too close to it.
+	Unsettled bool
 }
 
 // Count adds up the rows that the selection names, by canonical key, in the session in ctx: a snapshot at the position
 // that is to be judged. Conditions stand in the weight and not in the filter, so that an index on key and soft-delete
 // field answers it without fetching a row. It returns how many rows it read as well, those that do not count included.
 func (d *Definition) Count(ctx context.Context, client *mongo.Client, which Selection) (truths map[string]Truth, rows int64, err error) {
-	cursor, err := d.grouped(ctx, client, which, bson.D{
-		{Key: "n", Value: one("$sum", d.weight())},
+	return d.countBy(ctx, client, which, d.weight(), nil)
+}
+
+// countBy adds up a weight, with what else is asked of each group.
+func (d *Definition) countBy(ctx context.Context, client *mongo.Client, which Selection, weight any, more bson.D) (truths map[string]Truth, rows int64, err error) {
+	cursor, err := d.grouped(ctx, client, which, append(bson.D{
+		{Key: "n", Value: one("$sum", weight)},
 		{Key: "rows", Value: one("$sum", int64(1))},
-	})
+	}, more...))
 	if err != nil {
 		return nil, 0, fmt.Errorf("count rows of %s: %w", d.Name, err)
 	}
@@ -57,6 +64,7 @@ func (d *Definition) Count(ctx context.Context, client *mongo.Client, which Sele
 		}
 		truth.Rows = raw.Lookup("rows").AsInt64()
 		rows += truth.Rows
+		truth.Unsettled, _ = raw.Lookup(unsettled).BooleanOK()
 		truths[Canonical(truth.Key)] = truth
 	}
 	if err := cursor.Err(); err != nil {

@@ -16,6 +16,9 @@ type Repair struct {
 	Read              Document // as compared
 	Base, Live, Total int64    // to add
 	Drifted           bool     // it was wrong, and not only rebased
+	Passed            Recent   // of events: the buckets before the cut, which are in Base from now on
+	Cut               int64    // of events, in Unix seconds; 0 for none
+	Open              bool     // of events: there are some beyond the cut, so the mark in the document stays
 	Mark              Touched  // the mark in the state database to clear, if it has a stamp
 	Record            Record   // for the journal
 }
@@ -126,7 +129,7 @@ func (d *Definition) repair(r Repair, id bson.ObjectID) mongo.WriteModel {
 		{Key: d.TotalPath(), Value: add(d.TotalPath(), r.Total)},
 		{Key: d.Own(FieldRepair), Value: id},
 		// The mark goes only if it is the one that was read: a later touch is for the next run.
-		{Key: d.Own(FieldTouched), Value: op("$cond", op("$eq", op("$ifNull", stamp, bson.NilObjectID), r.Read.Stamp),
+		{Key: d.Own(FieldTouched), Value: op("$cond", op("$and", !r.Open, op("$eq", op("$ifNull", stamp, bson.NilObjectID), r.Read.Stamp)),
 			"$$REMOVE", "$"+d.Own(FieldTouched))},
 		{Key: d.Own(FieldDrifted), Value: "$$REMOVE"},
 	}
@@ -136,6 +139,7 @@ func (d *Definition) repair(r Repair, id bson.ObjectID) mongo.WriteModel {
 	if d.Target.ReconciledAt != "" {
 		set = append(set, bson.E{Key: d.Target.ReconciledAt, Value: "$$NOW"})
 	}
+	set = append(set, d.divide(r)...)
 	guard := any(r.Read.Repair)
 	if r.Read.Repair.IsZero() {
 		guard = one("$exists", false)
@@ -143,6 +147,20 @@ func (d *Definition) repair(r Repair, id bson.ObjectID) mongo.WriteModel {
 	filter := bson.D{{Key: "_id", Value: one("$eq", r.Read.Key)}, {Key: d.Own(FieldRepair), Value: guard}}
 	return mongo.NewUpdateOneModel().SetFilter(filter).SetUpdate(bson.A{one("$set", set)}).
 		SetUpsert(d.upserts(r)).SetCollation(simple)
+}
+
+// divide takes the buckets off that the repair has gone past. What came into one since stays there.
+func (d *Definition) divide(r Repair) bson.D {
+	if r.Cut == 0 {
+		return nil
+	}
+	set := bson.D{{Key: d.Own(FieldCut), Value: r.Cut}}
+	for b, n := range r.Passed {
+		path := d.Own(FieldRecent) + "." + b.Name()
+		left := op("$subtract", op("$ifNull", "$"+path, int64(0)), n)
+		set = append(set, bson.E{Key: path, Value: op("$cond", op("$eq", left, int64(0)), "$$REMOVE", left)})
+	}
+	return set
 }
 
 // upserts reports whether a repair may make the document: not where one was read, which somebody has deleted then.

@@ -20,7 +20,7 @@ func (l *Lane) Restart(ctx context.Context, reason string, broken map[string]str
 	}
 	from := checkpoint.Checkpoint{Lane: l.ID.String()}
 	for _, lane := range lanes {
-		if lane.Partitions != l.ID.Count() {
+		if lane.Partitions != l.ID.Count() || lane.Topic != "" {
 			at, err := l.begin(ctx, lanes, reason, broken)
 			if errors.Is(err, checkpoint.ErrFenced) { // another of the new lanes may have started all
 				return l.Load(ctx, broken)

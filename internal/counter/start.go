@@ -72,11 +72,19 @@ func (l *Lane) Load(ctx context.Context, broken map[string]string) (checkpoint.C
 	if err := l.stands(from, seen.Identity); err != nil {
 		return from, err
 	}
-	at, err := l.adopt(ctx, from, seen.Identity, states, broken)
-	if err == nil {
-		l.last = at
+	since, err := sinceOf(from)
+	if err != nil {
+		return from, err
 	}
-	return at, err
+	return l.started(l.adopt(ctx, from, from.Partitions, since, seen.Identity, states, broken))
+}
+
+// sinceOf is the first position at which a counter may be judged that is taken up at a checkpoint.
+func sinceOf(from checkpoint.Checkpoint) (bson.Timestamp, error) {
+	if from.Token == nil {
+		return from.Position, nil
+	}
+	return stream.TokenTime(from.Token)
 }
 
 // first starts a source that has never been followed. A lane without a checkpoint is something else when its source has
@@ -88,7 +96,7 @@ func (l *Lane) first(ctx context.Context, states map[string]State, broken map[st
 	}
 	for _, lane := range lanes {
 		switch {
-		case lane.Partitions != l.ID.Count():
+		case lane.Partitions != l.ID.Count(), lane.Topic != "":
 			return checkpoint.Checkpoint{}, l.divided(lane)
 		case lane.Lane == l.ID.String(): // just now
 			return checkpoint.Checkpoint{}, fmt.Errorf("start lane %s: %w", l.ID, checkpoint.ErrFenced)
@@ -110,7 +118,7 @@ func (l *Lane) known(lanes []checkpoint.Checkpoint, states map[string]State) boo
 
 // stands returns nil when a checkpoint holds for what is there now.
 func (l *Lane) stands(from checkpoint.Checkpoint, now checkpoint.Identity) error {
-	if from.Partitions != l.ID.Count() {
+	if from.Partitions != l.ID.Count() && l.ID.Topic == "" {
 		return l.divided(from)
 	}
 	if err := from.Identity.Against(now); err != nil {
@@ -179,7 +187,7 @@ func (l *Lane) Check(ctx context.Context, at checkpoint.Checkpoint) (images bool
 
 // look asks for the identity of what is there. A source without counters has no rows that matter.
 func (l *Lane) look(ctx context.Context) (checkpoint.Sighting, error) {
-	if len(l.definitions) == 0 {
+	if len(l.definitions) == 0 || l.ID.Topic != "" {
 		return l.checkpoints.Look(ctx, "", "")
 	}
 	rows := l.definitions[0].Rows
@@ -187,16 +195,11 @@ func (l *Lane) look(ctx context.Context) (checkpoint.Sighting, error) {
 }
 
 // adopt takes up counters that are new, changed, broken or mended, and drops those that are gone from the file.
-func (l *Lane) adopt(ctx context.Context, from checkpoint.Checkpoint, now checkpoint.Identity, states map[string]State, broken map[string]string) (checkpoint.Checkpoint, error) {
-	since := from.Position
-	if from.Token != nil {
-		at, err := stream.TokenTime(from.Token)
-		if err != nil {
-			return from, err
-		}
-		since = at
-	}
+func (l *Lane) adopt(ctx context.Context, from checkpoint.Checkpoint, partitions int, since bson.Timestamp, now checkpoint.Identity,
+	states map[string]State, broken map[string]string,
+) (checkpoint.Checkpoint, error) {
 	to := from
+	to.Partitions = partitions
 	to.Seq, to.Batch = from.Seq+1, bson.NewObjectID()
 	to.Identity.Collection = cmp.Or(from.Identity.Collection, now.Collection)
 	if to.Identity.SetID.IsZero() {
@@ -216,7 +219,7 @@ func (l *Lane) adopt(ctx context.Context, from checkpoint.Checkpoint, now checkp
 		to.Counters[d.Name] = checkpoint.Counting{Hash: d.Hash, Since: since, Broken: broken[d.Name]}
 		taken = append(taken, d)
 	}
-	if len(taken) == 0 && len(to.Counters) == len(from.Counters) && to.Identity == from.Identity {
+	if len(taken) == 0 && len(to.Counters) == len(from.Counters) && to.Identity == from.Identity && to.Partitions == from.Partitions {
 		return from, nil
 	}
 	return to, l.move(ctx, from, to, func(ctx context.Context) error {

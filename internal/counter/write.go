@@ -28,9 +28,14 @@ func equalKey(key bson.RawValue) bson.Raw {
 // events that cancelled out may be the wrong ones.
 func increment(d *Delta, stamp bson.ObjectID) mongo.WriteModel {
 	update := bsoncore.NewDocumentBuilder()
-	if d.N != 0 {
-		update.AppendDocument("$inc", bsoncore.NewDocumentBuilder().
-			AppendInt64(d.Counter.Target.Live, d.N).AppendInt64(d.Counter.TotalPath(), d.N).Build())
+	if d.moves() {
+		inc := bsoncore.NewDocumentBuilder().AppendInt64(d.Counter.Target.Live, d.N).AppendInt64(d.Counter.TotalPath(), d.N)
+		for _, s := range d.Recent {
+			if s.N != 0 {
+				inc.AppendInt64(d.Counter.Own(FieldRecent)+"."+s.Name(), s.N)
+			}
+		}
+		update.AppendDocument("$inc", inc.Build())
 	}
 	if d.Counter.Target.Upsert {
 		update.AppendDocument("$set", bsoncore.NewDocumentBuilder().
@@ -41,4 +46,4 @@ func increment(d *Delta, stamp bson.ObjectID) mongo.WriteModel {
 }
 
 // marksOnly reports whether a delta has nothing to write into the counter document: it is marked elsewhere.
-func marksOnly(d *Delta) bool { return d.N == 0 && !d.Counter.Target.Upsert }
+func marksOnly(d *Delta) bool { return !d.moves() && !d.Counter.Target.Upsert }

@@ -85,7 +85,7 @@ func (k *checker) looks() []func(context.Context) []Finding {
 		k.server, k.members, k.defaultWriteConcern, k.privileges, k.setup, k.targets, k.expressions,
 	}
 	if k.use == Follow {
-		return append(all, k.sources, k.oplog, k.imageExpiry, k.setIdentity, k.lanes)
+		return append(all, k.sources, k.topics, k.oplog, k.imageExpiry, k.setIdentity, k.lanes)
 	}
 	return append(all, k.snapshots)
 }

@@ -62,6 +62,9 @@ func (k *checker) eachLane(ctx context.Context, look func(config.Source, checkpo
 	}
 	var findings []Finding
 	for _, s := range k.config.Sources {
+		if s.ChangeStream == nil {
+			continue // see topics
+		}
 		mine := lanesOf(all, s.Name)
 		findings = append(findings, k.absent(s, mine)...)
 		for _, at := range mine {

@@ -86,7 +86,7 @@ func plan(ctx context.Context, client *mongo.Client, c *config.Config, definitio
 		}
 	}
 	for _, d := range definitions {
-		faults = append(faults, p.target(ctx, d), p.rows(ctx, c, d))
+		faults = append(faults, p.target(ctx, d), p.rows(ctx, c, d), p.changes(ctx, d))
 	}
 	if !before.unasked {
 		faults = append(faults, p.stateDatabase(ctx, c.MongoDB.StateDatabase))
@@ -301,6 +301,31 @@ func (p *planner) rows(ctx context.Context, c *config.Config, d *counter.Definit
 	}
 	p.rowsBy[at] = append(p.rowsBy[at], existingIndex{Key: wanted.Keys})
 	return p.index(ctx, d.Rows.Database, d.Rows.Collection, wanted, slows)
+}
+
+// changes makes it cheap to find the rows that were created or deleted of late.
+func (p *planner) changes(ctx context.Context, d *counter.Definition) error {
+	indexes := d.ChangeIndexes()
+	if len(indexes) == 0 {
+		return nil
+	}
+	spec, err := p.collection(ctx, d.Rows.Database, d.Rows.Collection)
+	if err != nil || spec == nil || spec.Type != "collection" {
+		return err
+	}
+	have, err := p.indexes(ctx, d.Rows.Database, d.Rows.Collection)
+	if err != nil {
+		return err
+	}
+	for _, wanted := range indexes {
+		if slices.ContainsFunc(have, func(i existingIndex) bool { return i.serves(wanted.Keys) }) {
+			continue
+		}
+		if err := p.index(ctx, d.Rows.Database, d.Rows.Collection, wanted, slows); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stateDatabase creates our own collections and their indexes. Those of a state database that was dropped come back with their

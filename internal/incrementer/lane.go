@@ -117,7 +117,7 @@ func (l *Lane) follow(ctx context.Context) error {
 	defer reader.Close(ctx)
 	l.State.following(at, l.broken)
 	defer l.State.left()
-	if at.Identity.Collection == "" {
+	if at.Identity.Collection == "" && at.Topic == "" {
 		l.Log.Warn("the collection of the rows does not exist: every count is 0 until it is made", logkey.Lane, l.ID.String())
 	}
 	l.Log.Info("following", logkey.Lane, l.ID.String(), logkey.Seq, at.Seq, "counters", len(working), "broken", len(l.broken))
@@ -214,6 +214,7 @@ func (l *Lane) apply(ctx context.Context, at checkpoint.Checkpoint, applier Appl
 				return nil
 			}
 			l.State.working()
+			l.State.behind(batch.Behind)
 			if len(batch.Events) == 0 {
 				l.State.caughtUp(time.Now())
 			}

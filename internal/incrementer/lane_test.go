@@ -630,7 +630,7 @@ func TestWhyALaneIsNotFollowedHasAName(t *testing.T) {
 			registry := prometheus.NewRegistry()
 			p.lane.Metrics = incrementer.NewMetrics(registry)
 			p.lane.Metrics.Lane(registry, "s", "l", nil, p.lane.State)
-			p.lane.Metrics.Source(registry, "s", p.lane.State)
+			p.lane.Metrics.Source(registry, "s", func() []*incrementer.State { return []*incrementer.State{p.lane.State} })
 			o := &owner{Lane: p.lane, registry: registry}
 			series := o.series(t, "incrementer_stream_restarts_total")
 			p.next = func(context.Context, []string) (stream.Batch, error) {

@@ -13,6 +13,7 @@ import (
 
 	"driftless/internal/counter"
 	"driftless/internal/logkey"
+	"driftless/internal/stream/envelope"
 )
 
 // Metrics are the incrementer's, registered once per process.
@@ -21,7 +22,7 @@ type Metrics struct {
 	retries, restarts, gaps, fences                      *prometheus.CounterVec
 	batchEvents, commitDuration, latency                 *prometheus.HistogramVec
 
-	missingTold, keysTold, retryTold told
+	missingTold, keysTold, retryTold, deadTold told
 }
 
 // NewMetrics registers the incrementer's metrics.
@@ -39,7 +40,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return &Metrics{
 		consumed:     count("incrementer_events_consumed_total", "Events read that concern a counter.", "source", "lane"),
 		skipped:      count("incrementer_events_skipped_total", "Events of which nothing was applied, by reason; their keys or counters are marked for a recount.", "source", "reason"),
-		deadLettered: count("incrementer_events_dead_lettered_total", "Increments that their document could not take, set apart, by reason.", "source", "reason"),
+		deadLettered: count("incrementer_events_dead_lettered_total", "Increments that their document could not take, and records that could not be read, set apart, by reason.", "source", "reason"),
 		increments:   count("incrementer_increments_applied_total", "Sum of the weights applied, by direction.", "counter", "op"),
 		batches:      count("incrementer_batches_committed_total", "Transactions committed, those that only move the position included.", "source"),
 		retries:      count("incrementer_retries_total", "Attempts that failed and were made again.", "operation", "reason"),
@@ -104,18 +105,36 @@ func (m *Metrics) Lane(r prometheus.Registerer, source, lane string, definitions
 	gauge("incrementer_lane_owned", "1 while this instance follows the lane.", func() float64 { return number(state.View().Owned) })
 }
 
+// TopicLane is Lane for a partition of a topic.
+func (m *Metrics) TopicLane(r prometheus.Registerer, source, lane string, definitions []*counter.Definition, state *State) {
+	m.Lane(r, source, lane, definitions, state)
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "incrementer_lag_events", Help: "Records of the partition that are still to be read; NaN on standby.",
+		ConstLabels: prometheus.Labels{"source": source, "lane": lane},
+	}, func() float64 {
+		v := state.View()
+		if v.Standby != "" {
+			return math.NaN()
+		}
+		return float64(v.Behind)
+	}))
+	for _, reason := range deadRecordReasons {
+		m.deadLettered.WithLabelValues(source, reason)
+	}
+}
+
 // Source publishes what is wrong with a source, by the states of its lanes.
-func (m *Metrics) Source(r prometheus.Registerer, source string, lanes ...*State) {
+func (m *Metrics) Source(r prometheus.Registerer, source string, lanes func() []*State) {
 	degraded := func(reason string, is func(View) bool) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "incrementer_degraded", Help: "1 while a source works with less than it should, by reason.",
 			ConstLabels: prometheus.Labels{"source": source, "reason": reason},
 		}, func() float64 {
-			return number(slices.ContainsFunc(lanes, func(s *State) bool { return is(s.View()) }))
+			return number(slices.ContainsFunc(lanes(), func(s *State) bool { return is(s.View()) }))
 		}))
 	}
 	degraded("broken_expression", func(v View) bool { return len(v.Broken) > 0 })
-	degraded("collection_missing", func(v View) bool { return v.Owned && v.At.Identity.Collection == "" })
+	degraded("collection_missing", func(v View) bool { return v.Owned && v.At.Identity.Collection == "" && v.At.Topic == "" })
 	degraded("images_off", func(v View) bool { return v.Owned && v.ImagesOff })
 	degraded("not_following", func(v View) bool { return !v.Owned && v.Standby == "" })
 }
@@ -176,6 +195,7 @@ func (o Observer) Applied(a counter.Applied) {
 		m.increments.WithLabelValues(name, "dec").Add(s.dec)
 	}
 	o.imageless(a.Images)
+	o.dead(a.Dead)
 	for i, x := range a.Apart {
 		m.deadLettered.WithLabelValues(o.Source, deadLetterReason(x.Code)).Inc()
 		if i == maxDescribed {
@@ -212,6 +232,17 @@ func (o Observer) imageless(i counter.Imageless) {
 	}
 }
 
+// dead counts and tells records that could not be read.
+func (o Observer) dead(dead []counter.Dead) {
+	for _, d := range dead {
+		o.Metrics.deadLettered.WithLabelValues(o.Source, d.Reason).Inc()
+	}
+	if len(dead) > 0 && o.Metrics.deadTold.due(time.Now()) {
+		o.Log.Error("records set apart: they cannot be read", logkey.Lane, o.Lane, logkey.Events, len(dead), logkey.Error, dead[0].Why,
+			logkey.Action, "all of them stand in "+counter.DeadLettersCollection+"; mend the producer, and what they concern is found by the reconciler")
+	}
+}
+
 // told lets one line through a minute, of those that every batch would repeat.
 type told struct{ at atomic.Int64 } // of the last line, as a Unix time
 
@@ -222,6 +253,9 @@ func (t *told) due(now time.Time) bool {
 
 // maxDescribed is how many documents of one transaction are logged one by one.
 const maxDescribed = 20
+
+// deadRecordReasons are the further values of the reason label for topics.
+var deadRecordReasons = []string{envelope.ReasonNotJSON, envelope.ReasonMissing, envelope.ReasonMalformed, envelope.ReasonUnsupported, "time_ahead", "other"}
 
 // deadLetterReasons are the values of the reason label.
 var deadLetterReasons = []string{"type", "validator", "duplicate", "other"}

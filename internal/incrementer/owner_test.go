@@ -86,7 +86,7 @@ func (w *world) owner(f following) *owner {
 	metrics := incrementer.NewMetrics(registry)
 	state := incrementer.NewState(nil)
 	metrics.Lane(registry, source, source, f.definitions, state)
-	metrics.Source(registry, source, state)
+	metrics.Source(registry, source, func() []*incrementer.State { return []*incrementer.State{state} })
 	checkpoints, states := checkpoint.NewStore(f.client, w.stateName), counter.NewStates(f.client, w.stateName)
 	observer := counter.Observer(incrementer.Observer{Metrics: metrics, Source: source, Lane: source, Log: logger})
 	if f.observer != nil {

@@ -23,6 +23,7 @@ type State struct {
 	standby   string // the instance that follows instead
 	imagesOff bool
 	broken    map[string]string
+	records   int64     // of a topic, that are still to be read
 	current   time.Time // everything that happened before is applied
 	lastErr   error
 }
@@ -72,6 +73,12 @@ func (s *State) caughtUp(at time.Time) {
 	s.current = at
 }
 
+func (s *State) behind(records int64) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.records = records
+}
+
 func (s *State) applied(at checkpoint.Checkpoint, events int) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -102,6 +109,7 @@ type View struct {
 	ImagesOff bool
 	Broken    map[string]string
 	Lag       time.Duration // how old the newest moment is before which everything is applied
+	Behind    int64         // records of a topic that were still to be read with the last batch
 	LastErr   error         // why it is not followed, nil when it is or need not be
 }
 
@@ -109,7 +117,7 @@ type View struct {
 func (s *State) View() View {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	v := View{At: s.at, Owned: s.owned, Standby: s.standby, ImagesOff: s.imagesOff, Broken: s.broken, LastErr: s.lastErr}
+	v := View{At: s.at, Owned: s.owned, Standby: s.standby, ImagesOff: s.imagesOff, Broken: s.broken, Behind: s.records, LastErr: s.lastErr}
 	if !s.current.IsZero() {
 		v.Lag = max(0, time.Since(s.current))
 	}

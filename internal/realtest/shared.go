@@ -62,7 +62,7 @@ func startShared(ctx context.Context) (*Server, error) {
 // Main runs the tests of a package, stops the shared servers, checks that no goroutine is left, and exits. It is for TestMain.
 func Main(m *testing.M, ignore ...goleak.Option) {
 	code := m.Run()
-	if err := errors.Join(stopShared(), stopSharedKafka()); err != nil {
+	if err := StopShared(); err != nil {
 		fmt.Fprintln(os.Stderr, "realtest: stop shared servers:", err)
 		code = max(code, 1)
 	}
@@ -74,6 +74,9 @@ func Main(m *testing.M, ignore ...goleak.Option) {
 	}
 	os.Exit(code)
 }
+
+// StopShared stops the servers that the tests of a binary share, for a TestMain that does not use [Main].
+func StopShared() error { return errors.Join(stopShared(), stopSharedKafka()) }
 
 func stopShared() error {
 	if shared.server == nil || shared.server.mongod == nil {

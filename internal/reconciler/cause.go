@@ -22,6 +22,7 @@ const (
 	CauseTarget       Cause = "target_changed" // the collection of the documents was dropped, replaced or emptied
 	CausePartitions   Cause = "partitions"     // the source was divided into another number of lanes
 	CauseReset        Cause = "reset"          // an operator moved the checkpoint
+	CauseLate         Cause = "late"           // events came after a reconcile had gone past their time
 )
 
 // reasonOf is the cause that is on record for a counter.
@@ -49,6 +50,8 @@ func reasonOf(s counter.State) Cause {
 // differs from their sum, somebody else wrote one of them.
 func cause(r reading, v verdict, upsert bool, reason Cause) Cause {
 	switch {
+	case v.unexplained() == 0:
+		return CauseLate
 	case v.totalAlone, r.document.HasTotal && r.document.Total-r.tail != v.displayed:
 		return CauseEdited
 	case reason != "":

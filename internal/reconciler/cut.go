@@ -36,10 +36,14 @@ const (
 type standing struct {
 	lanes []checkpoint.Checkpoint // in the order of their partitions
 	state counter.State
+	cut   int64 // of a counter that events increment: the moment to judge at, in Unix seconds
 }
 
-// through is the position that all lanes have reached, zero before the first reading.
+// through is the position that all lanes have reached, or the cut, zero before the first reading.
 func (s standing) through() bson.Timestamp {
+	if s.cut != 0 {
+		return bson.Timestamp{T: uint32(s.cut)} //nolint:gosec // a Unix time
+	}
 	var oldest bson.Timestamp
 	for _, lane := range s.lanes {
 		if oldest.IsZero() || lane.Position.Before(oldest) {
@@ -55,10 +59,11 @@ type view struct {
 	documents map[string]counter.Document
 	truths    map[string]counter.Truth
 	tail      map[string]int64
-	laneOf    map[string]int // by key, where there are several lanes
-	rows      int64          // that were counted
-	took      time.Duration  // to read it
-	queued    time.Duration  // and to wait for another count before that
+	laneOf    map[string]int      // by key, where there are several lanes
+	divisions map[string]division // by key, of documents that events increment
+	rows      int64               // that were counted
+	took      time.Duration       // to read it
+	queued    time.Duration       // and to wait for another count before that
 }
 
 // position is the one at which a key was judged, by its canonical form: its own lane's. A key that has neither rows nor a
@@ -73,6 +78,9 @@ func (v view) position(key string) bson.Timestamp {
 // read takes one cut: checkpoints, state and documents in one snapshot, the rows of every lane's keys at the position that
 // the documents of these reflect.
 func (p *pass) read(ctx context.Context, which counter.Selection) (view, error) {
+	if p.definition.ByEvents() {
+		return p.readEvents(ctx, which)
+	}
 	var v view
 	started := time.Now()
 	err := counter.Snapshot(ctx, p.client, bson.Timestamp{}, func(ctx context.Context) (err error) {
@@ -175,7 +183,14 @@ func (p *pass) stand(ctx context.Context) (standing, error) {
 	if err != nil {
 		return standing{}, err
 	}
+	s := standing{lanes: lanes, state: states[d.Name]}
+	if d.ByEvents() {
+		s.cut = cutOf(lanes, p.settings.Settle)
+	}
 	for _, lane := range lanes {
+		if s.cut != 0 {
+			lane.Position = s.through()
+		}
 		if err := judgeable(d, lane); err != nil {
 			return standing{}, err
 		}
@@ -183,7 +198,7 @@ func (p *pass) stand(ctx context.Context) (standing, error) {
 	if err := recorded(d, states[d.Name]); err != nil {
 		return standing{}, err
 	}
-	return standing{lanes, states[d.Name]}, nil
+	return s, nil
 }
 
 // judgeable returns *unjudgedError when the counter cannot be judged at the checkpoint.
@@ -210,7 +225,10 @@ func (p *pass) waitUntilJudged(ctx context.Context) (s standing, err error) {
 			s, err = p.stand(ctx)
 			return err
 		})
-		if err == nil {
+		switch {
+		case err == nil && p.definition.ByEvents():
+			err = p.present(ctx)
+		case err == nil:
 			err = p.sameRows(ctx, s.lanes)
 		}
 		return p.verdictOn(err, s.through(), time.Since(started))

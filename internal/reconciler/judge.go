@@ -46,8 +46,9 @@ func readingsOf(v view, marks []counter.Touched) map[string]reading {
 	}
 	for key, r := range readings {
 		tail, pending := v.tail[key], v.position(key).Before(r.mark.After)
-		if tail != 0 || pending { // seldom, of very many
-			r.tail, r.pending = tail, pending
+		if tail != 0 || pending || v.cut != 0 { // seldom, of very many
+			r.tail, r.pending, r.division = tail, pending, v.divisions[key]
+			r.cut = v.cut
 			readings[key] = r
 		}
 	}

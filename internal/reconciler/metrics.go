@@ -30,7 +30,7 @@ type Metrics struct {
 // skipReasons are the values of the reason label.
 var skipReasons = []string{
 	skipBadField, skipBadSum, skipNoDocument, skipNoCheckpoint, skipDefinition, skipBroken, skipPosition, skipTail,
-	skipStale, skipLagging, skipNoRows, skipInterrupted, skipNoTarget, skipNoIndex, skipRaced, skipRefused, skipBusy, skipHeld, skipUndone, skipCostly,
+	skipStale, skipLagging, skipNoRows, skipInterrupted, skipNoTarget, skipNoIndex, skipRaced, skipRefused, skipBusy, skipHeld, skipUndone, skipCostly, skipUnsettled,
 }
 
 // NewMetrics registers the reconciler's metrics, every series of the given counters from the start.

@@ -30,6 +30,7 @@ type pass struct {
 	hold       hold
 
 	began    standing        // where the counter stood before its touched keys were listed
+	compared map[string]bool // by canonical key, what this pass has compared of a counter that events increment
 	seen     map[string]bool // keys compared by their mark in the state database, which a page or range may hold as well
 	leftOut  int             // keys and ranges that could not be counted
 	rested   bson.Timestamp  // where the touched keys that rest were compared at the earliest, zero for none
@@ -67,6 +68,9 @@ func (p *pass) look(ctx context.Context) error {
 		err = p.everyKey(ctx)
 	} else {
 		err = p.pages(ctx, p.definition.Touched(p.client, p.states, p.settings.BatchKeys))
+		if err == nil {
+			err = p.changedRows(ctx)
+		}
 		if err == nil && !p.options.DryRun {
 			err = p.sweep(ctx)
 		}
@@ -145,15 +149,23 @@ func (p *pass) pages(ctx context.Context, list *counter.TouchedKeys) error {
 		if err != nil || len(page) == 0 {
 			return err
 		}
-		size := p.sizeOf(p.definition.Name)
-		for page = p.due(page); len(page) > 0; {
-			n := min(len(page), size.keys)
-			if err := p.keys(ctx, page[:n]); err != nil {
-				return err
-			}
-			page = page[n:]
+		if err := p.page(ctx, p.due(page)); err != nil {
+			return err
 		}
 	}
+}
+
+// page compares some listed keys, as many at once as their cost allows.
+func (p *pass) page(ctx context.Context, page []counter.Touched) error {
+	size := p.sizeOf(p.definition.Name)
+	for len(page) > 0 {
+		n := min(len(page), size.keys)
+		if err := p.keys(ctx, page[:n]); err != nil {
+			return err
+		}
+		page = page[n:]
+	}
+	return nil
 }
 
 // keys compares listed keys: fewer at once when a count fails, and at last without the one that it fails on.
@@ -219,6 +231,7 @@ func (p *pass) compare(ctx context.Context, g glimpse, marks []counter.Touched) 
 		return err
 	}
 	p.weigh(g.view)
+	p.remember(g.view)
 	if marks != nil {
 		p.sizeOf(p.definition.Name).took(len(marks), g.view.took)
 	}

@@ -93,7 +93,7 @@ func (r *Reconciler) RunOnce(ctx context.Context, o Options) (*Report, error) {
 	passes := make([]*pass, len(r.definitions))
 	for i, d := range r.definitions {
 		passes[i] = &pass{
-			Reconciler: r, options: o, definition: d, run: report.Run, described: &described, seen: map[string]bool{},
+			Reconciler: r, options: o, definition: d, run: report.Run, described: &described, seen: map[string]bool{}, compared: map[string]bool{},
 			report:   &CounterReport{Counter: d.Name, Skipped: map[string]int64{}, Drifted: []Drifted{}, complete: true},
 			patience: r.settings.JudgeTimeout,
 		}

@@ -40,7 +40,9 @@ type CounterReport struct {
 	// Allowed is how many of the checked keys differ by no more than changes under way may explain.
 	Allowed int64 `json:"allowed,omitempty"`
 	// HeldBy is the run that has held the repairs of the counter when this one began, "" for none.
-	HeldBy          string    `json:"held_by,omitempty"`
+	HeldBy string `json:"held_by,omitempty"`
+	// Late is by how much counts were off because events came after a run had gone past their time: known, and no drift.
+	Late            int64     `json:"late,omitempty"`
 	Drift           Drift     `json:"drift"`
 	Drifted         []Drifted `json:"drifted"` // the largest
 	VerifiedThrough time.Time `json:"verified_through,omitzero"`

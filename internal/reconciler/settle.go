@@ -174,6 +174,12 @@ func (p *pass) wrong(v view, w verdict) {
 		p.report.Rebased++
 		return
 	}
+	p.report.Late += abs(w.late)
+	drift := w.unexplained()
+	if drift == 0 {
+		return
+	}
+	w.displayed, w.drift = w.displayed-w.late, drift
 	if w.recurring {
 		p.report.recurring++
 	}

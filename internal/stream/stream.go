@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
 
 // Start says where a lane begins: after Token, or, when that is nil, right after the cluster time Position. Beside a
@@ -51,6 +52,8 @@ type Batch struct {
 	Events []Event
 	// Token stands for all of Events and all that the server had scanned when it answered.
 	Token bson.Raw
+	// Behind is how many records of a topic lay between the token and the end of the partition, as far as offsets tell.
+	Behind int64
 }
 
 // Source opens readers of one lane.
@@ -74,8 +77,11 @@ const timeDigits = 18
 // TokenTime reads the cluster time out of a resume token: the first bytes of its hexadecimal _data are the type byte,
 // then seconds and increment, big-endian. Another layout is another product's token, which must not be guessed at:
 // ErrForeignToken. One that begins like MongoDB's, and is cut off or garbled before its time ends, is damaged:
-// ErrPositionLost.
+// ErrPositionLost. The time of a topic's token is the second that it is in: what came before that second is there.
 func TokenTime(token bson.Raw) (bson.Timestamp, error) {
+	if p, err := TopicPositionOf(token); err == nil {
+		return bson.Timestamp{T: uint32(p.Through.Unix())}, nil //nolint:gosec // a time after 1970
+	}
 	data, ok := token.Lookup("_data").StringValueOK()
 	if !ok || !strings.HasPrefix(data, keyStringTimestamp[:min(len(data), len(keyStringTimestamp))]) {
 		return bson.Timestamp{}, fmt.Errorf("%w: %v", ErrForeignToken, token)
@@ -85,6 +91,34 @@ func TokenTime(token bson.Raw) (bson.Timestamp, error) {
 		return bson.Timestamp{}, fmt.Errorf("%w: damaged resume token %v", ErrPositionLost, token)
 	}
 	return bson.Timestamp{T: binary.BigEndian.Uint32(b[1:]), I: binary.BigEndian.Uint32(b[5:])}, nil
+}
+
+// TopicPosition is where a lane is in a partition of a topic.
+type TopicPosition struct {
+	Topic  [16]byte // id of the topic: another of the same name is another one
+	Offset int64    // of the next record
+	Epoch  int32    // of the leader that wrote what is before it, -1 when not known
+	// Through is the time that the lane is complete through: what is still to come is of no earlier time, but for what may be
+	// under way.
+	Through time.Time
+}
+
+// Token is the position as a resume token.
+func (p TopicPosition) Token() bson.Raw {
+	return bson.Raw(bsoncore.NewDocumentBuilder().AppendBinary("topic", 0, p.Topic[:]).AppendInt64("offset", p.Offset).
+		AppendInt32("epoch", p.Epoch).AppendDateTime("through", p.Through.UnixMilli()).Build())
+}
+
+// TopicPositionOf reads a token. ErrForeignToken: it is a change stream's.
+func TopicPositionOf(token bson.Raw) (p TopicPosition, err error) {
+	_, topic, isTopic := token.Lookup("topic").BinaryOK()
+	offset, isOffset := token.Lookup("offset").Int64OK()
+	epoch, isEpoch := token.Lookup("epoch").Int32OK()
+	ms, isTime := token.Lookup("through").DateTimeOK()
+	if !isTopic || len(topic) != len(p.Topic) || !isOffset || !isEpoch || !isTime {
+		return p, fmt.Errorf("%w: %v", ErrForeignToken, token)
+	}
+	return TopicPosition{Topic: [16]byte(topic), Offset: offset, Epoch: epoch, Through: time.UnixMilli(ms).UTC()}, nil
 }
 
 // sameTime reports whether two tokens carry one cluster time, without decoding it.

@@ -1,0 +1,202 @@
+package counter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"driftless/internal/checkpoint"
+	"driftless/internal/stream"
+)
+
+// Topic is what a lane asks about the topic that its partition is of.
+type Topic interface {
+	// Beginning is where a lane begins that has never been followed: where the configuration says, or, fresh, with the first
+	// record of a partition that the topic has got since.
+	Beginning(ctx context.Context, partition int, fresh bool) (bson.Raw, error)
+	// End is behind the last record.
+	End(ctx context.Context, partition int) (bson.Raw, error)
+	// Partitions is how many the topic has.
+	Partitions(ctx context.Context) (int, error)
+}
+
+// TopicLane is a Lane whose events come from a partition of a topic: it has no cluster time in common with the rows.
+type TopicLane struct {
+	*Lane
+	topic  Topic
+	settle time.Duration // how long an event may be under way
+
+	began    time.Time
+	verified atomic.Int64 // the moment that the reconciler has gone past, in Unix seconds
+}
+
+// OfTopic makes a lane follow a topic.
+func (l *Lane) OfTopic(topic Topic, settle time.Duration) *TopicLane {
+	t := &TopicLane{Lane: l, topic: topic, settle: settle, began: time.Now()}
+	t.verified.Store(t.began.Unix())
+	return t
+}
+
+// Load is Lane.Load. A partition that is new begins with its first record, and marks nothing.
+func (l *TopicLane) Load(ctx context.Context, broken map[string]string) (checkpoint.Checkpoint, error) {
+	if err := l.checkpoints.Take(ctx, l.ID.String()); err != nil {
+		return checkpoint.Checkpoint{}, err
+	}
+	from, none := l.checkpoints.Load(ctx, l.ID.String())
+	if none != nil && !errors.Is(none, checkpoint.ErrNone) {
+		return from, none
+	}
+	states, err := l.states.All(ctx)
+	if err != nil {
+		return from, err
+	}
+	if err := l.contested(ctx, states); err != nil {
+		return from, err
+	}
+	partitions, err := l.topic.Partitions(ctx)
+	if err != nil {
+		return from, err
+	}
+	l.ID.Partitions = partitions
+	if none != nil {
+		return l.first(ctx, states, broken)
+	}
+	seen, err := l.look(ctx)
+	if err != nil {
+		return from, err
+	}
+	if err := l.stands(from, seen.Identity); err != nil {
+		return from, err
+	}
+	since, err := l.now(ctx)
+	if err != nil {
+		return from, err
+	}
+	return l.started(l.adopt(ctx, from, partitions, since, seen.Identity, states, broken))
+}
+
+// now is the first moment at which a counter may be judged that is taken up here: an event of it or later is still to come.
+func (l *TopicLane) now(ctx context.Context) (bson.Timestamp, error) {
+	at, err := l.checkpoints.Now(ctx, l.ID.String())
+	at.T += uint32(l.settle / time.Second) //nolint:gosec // a short time
+	return at, err
+}
+
+// first starts a partition that has never been followed.
+func (l *TopicLane) first(ctx context.Context, states map[string]State, broken map[string]string) (checkpoint.Checkpoint, error) {
+	lanes, err := l.checkpoints.OfSource(ctx, l.ID.Source)
+	if err != nil {
+		return checkpoint.Checkpoint{}, err
+	}
+	var others []checkpoint.Checkpoint // of the topic
+	known := 0                         // partitions of it that somebody has seen
+	for _, lane := range lanes {
+		if lane.Topic == l.ID.Topic {
+			others = append(others, lane)
+			known = max(known, lane.Partitions)
+		}
+	}
+	fresh := len(others) > 0 && l.ID.Partition >= known
+	if !fresh && l.last.Seq > 0 || len(others) == 0 && len(lanes) == 0 && l.known(nil, states) {
+		return checkpoint.Checkpoint{}, fmt.Errorf("%w: %w", stream.ErrPositionLost, checkpoint.ErrMissing)
+	}
+	token, err := l.topic.Beginning(ctx, l.ID.Partition, fresh)
+	if err != nil {
+		return checkpoint.Checkpoint{}, err
+	}
+	return l.beginAt(ctx, checkpoint.Checkpoint{Lane: l.ID.String()}, token, "", broken, !fresh)
+}
+
+// Restart leaves a position that cannot be resumed: the lane goes on behind the last record, the gap is recorded with the
+// reason, and every counter of it is marked for a full recount (I7).
+func (l *TopicLane) Restart(ctx context.Context, reason string, broken map[string]string) (checkpoint.Checkpoint, error) {
+	from, err := l.checkpoints.Load(ctx, l.ID.String())
+	if err != nil && !errors.Is(err, checkpoint.ErrNone) {
+		return from, err
+	}
+	from.Lane = l.ID.String()
+	token, err := l.topic.End(ctx, l.ID.Partition)
+	if err != nil {
+		return from, err
+	}
+	return l.beginAt(ctx, from, token, reason, broken, true)
+}
+
+// beginAt moves the lane to a token that does not follow from what it has applied.
+func (l *TopicLane) beginAt(ctx context.Context, from checkpoint.Checkpoint, token bson.Raw, reason string, broken map[string]string, marks bool) (checkpoint.Checkpoint, error) {
+	since, err := l.now(ctx)
+	if err != nil {
+		return from, err
+	}
+	to, err := l.afresh(ctx, since, broken)
+	if err != nil {
+		return from, err
+	}
+	at, err := stream.TokenTime(token)
+	if err != nil {
+		return from, err
+	}
+	to.Seq, to.Token, to.Position, to.Topic = max(from.Seq, l.last.Seq)+1, token, stream.Before(at), l.ID.Topic
+	return l.started(to, l.transact(ctx, func(ctx context.Context) error {
+		if err := l.checkpoints.Supersede(ctx, l.ID); err != nil {
+			return err
+		}
+		if err := l.checkpoints.Advance(ctx, from, to); err != nil || !marks {
+			return err
+		}
+		before := from
+		if before.Seq == 0 {
+			before = l.last
+		}
+		return l.lost(ctx, before, to, reason)
+	}))
+}
+
+// Check looks whether at still stands for what is there: see Lane.Check. Another number of partitions is due to be loaded.
+func (l *TopicLane) Check(ctx context.Context, at checkpoint.Checkpoint) (images bool, err error) {
+	partitions, err := l.topic.Partitions(ctx)
+	if err != nil {
+		return true, err
+	}
+	if partitions > at.Partitions {
+		return true, fmt.Errorf("topic %s has %d partitions now: %w", l.ID.Topic, partitions, ErrCollectionMade)
+	}
+	seen, err := l.look(ctx)
+	if err != nil {
+		return true, err
+	}
+	if err := at.Identity.Against(seen.Identity); err != nil {
+		return true, err
+	}
+	states, err := l.states.All(ctx)
+	if err != nil {
+		return true, err
+	}
+	for _, d := range l.definitions {
+		if states[d.Name].Hash != d.Hash {
+			return true, fmt.Errorf("counter %s: %w", d.Name, ErrStates)
+		}
+	}
+	l.sees(states)
+	return true, nil
+}
+
+// sees notes how far the reconciler has got.
+func (l *TopicLane) sees(states map[string]State) {
+	oldest := l.began.Unix()
+	for i, d := range l.definitions {
+		if at := int64(states[d.Name].VerifiedThrough.T); at != 0 && (i == 0 || at < oldest) {
+			oldest = at
+		}
+	}
+	l.verified.Store(oldest)
+}
+
+// Unseen is how long ago the last reconcile was, as far as the lane knows. It may be called beside the others.
+func (l *TopicLane) Unseen() time.Duration {
+	return max(0, time.Since(time.Unix(l.verified.Load(), 0))-2*l.settle)
+}
