@@ -3,7 +3,6 @@ package reconciler
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -39,7 +38,11 @@ const settleTime = 3 * time.Second
 // onTopic makes the fixture's source a topic, and the rows tell when they came and went.
 func onTopic(t *testing.T, partitions int, edits ...func(*config.Config)) *topical {
 	t.Helper()
-	k := realtest.SharedKafka(t)
+	return onBroker(t, realtest.SharedKafka(t), partitions, edits...)
+}
+
+func onBroker(t *testing.T, k *realtest.Kafka, partitions int, edits ...func(*config.Config)) *topical {
+	t.Helper()
 	f := &topical{kafka: k, topic: k.Topic(t, partitions, nil), partitions: partitions}
 	f.fixture = setUp(t, func(c *config.Config) {
 		c.Reconciler.Settle = settleTime
@@ -103,9 +106,7 @@ func (f *topical) topicLane(client *kafka.Client, reader *kafka.Reader, partitio
 // publish sends an event.
 func (f *topical) publish(kind string, post any, at time.Time) {
 	f.t.Helper()
-	value := fmt.Sprintf(`{"type":%q,"post_id":%s,"at":%d}`, kind, ExtendedJSON{raw(post)}, at.UnixMilli())
-	partition := rand.IntN(f.partitions)
-	f.check(f.kafka.Produce(f.t.Context(), f.topic, int32(partition), realtest.Record{Value: []byte(value)}))
+	f.check(f.kafka.Produce(f.t.Context(), f.topic, int32(rand.IntN(f.partitions)), eventOf(kind, post, at)))
 }
 
 // react adds a row, and publishes it unless that is to be lost.
@@ -133,7 +134,7 @@ func (f *topical) passed() {
 	now := time.Now().Unix() + 1
 	realtest.Eventually(f.t, patience, "the cut to pass", func() bool {
 		lanes, err := f.checkpoints.Set(f.t.Context(), sourceName)
-		return err == nil && cutOf(lanes, settleTime) > now
+		return err == nil && cutOf(lanes, f.config.Reconciler.Settle) > now
 	})
 }
 
