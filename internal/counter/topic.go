@@ -100,6 +100,9 @@ func (l *TopicLane) first(ctx context.Context, states map[string]State, broken m
 			known = max(known, lane.Partitions)
 		}
 	}
+	if len(lanes) > 0 && len(others) == 0 && l.last.Seq == 0 {
+		return l.takeOver(ctx, lanes, "", broken)
+	}
 	fresh := len(others) > 0 && l.ID.Partition >= known
 	if !fresh && l.last.Seq > 0 || len(others) == 0 && len(lanes) == 0 && l.known(nil, states) {
 		return checkpoint.Checkpoint{}, fmt.Errorf("%w: %w", stream.ErrPositionLost, checkpoint.ErrMissing)
@@ -114,16 +117,78 @@ func (l *TopicLane) first(ctx context.Context, states map[string]State, broken m
 // Restart leaves a position that cannot be resumed: the lane goes on behind the last record, the gap is recorded with the
 // reason, and every counter of it is marked for a full recount (I7).
 func (l *TopicLane) Restart(ctx context.Context, reason string, broken map[string]string) (checkpoint.Checkpoint, error) {
-	from, err := l.checkpoints.Load(ctx, l.ID.String())
-	if err != nil && !errors.Is(err, checkpoint.ErrNone) {
+	from := checkpoint.Checkpoint{Lane: l.ID.String()}
+	lanes, err := l.checkpoints.OfSource(ctx, l.ID.Source)
+	if err != nil {
 		return from, err
 	}
-	from.Lane = l.ID.String()
+	for _, lane := range lanes {
+		if lane.Topic != l.ID.Topic {
+			return l.takeOver(ctx, lanes, reason, broken)
+		}
+		if lane.Lane == from.Lane {
+			from = lane
+		}
+	}
 	token, err := l.topic.End(ctx, l.ID.Partition)
 	if err != nil {
 		return from, err
 	}
 	return l.beginAt(ctx, from, token, reason, broken, true)
+}
+
+// takeOver starts all lanes of the topic at once, in place of a change stream's or another topic's, behind the last records:
+// what these tell has been counted before, or is by the recount. A start at their beginning would display it twice until then.
+func (l *TopicLane) takeOver(ctx context.Context, before []checkpoint.Checkpoint, reason string, broken map[string]string) (checkpoint.Checkpoint, error) {
+	mine := checkpoint.Checkpoint{Lane: l.ID.String()}
+	since, err := l.now(ctx)
+	if err != nil {
+		return mine, err
+	}
+	if mine, err = l.afresh(ctx, since, broken); err != nil {
+		return mine, err
+	}
+	mine.Topic = l.ID.Topic
+	for _, lane := range before {
+		// One that was left in the middle of a transaction would hold its checkpoint for a minute.
+		if err := l.checkpoints.Take(ctx, lane.Lane); err != nil {
+			return mine, err
+		}
+		mine.Seq = max(mine.Seq, lane.Seq+1) // none of the new lanes may seem to go back
+	}
+	lanes, err := l.atEnds(ctx, mine)
+	if err != nil {
+		return mine, err
+	}
+	return l.started(lanes[l.ID.Partition], l.transact(ctx, func(ctx context.Context) error {
+		if err := l.checkpoints.Supersede(ctx, l.ID); err != nil {
+			return err
+		}
+		for _, lane := range lanes {
+			if err := l.checkpoints.Advance(ctx, checkpoint.Checkpoint{Lane: lane.Lane}, lane); err != nil {
+				return err
+			}
+		}
+		return l.lost(ctx, before[0], lanes[l.ID.Partition], reason)
+	}))
+}
+
+// atEnds are lanes of all partitions like one of them, each behind its last record.
+func (l *TopicLane) atEnds(ctx context.Context, like checkpoint.Checkpoint) ([]checkpoint.Checkpoint, error) {
+	lanes := make([]checkpoint.Checkpoint, l.ID.Partitions)
+	for i, id := range checkpoint.TopicLanes(l.ID.Source, l.ID.Topic, l.ID.Partitions) {
+		token, err := l.topic.End(ctx, i)
+		if err != nil {
+			return nil, err
+		}
+		at, err := stream.TokenTime(token)
+		if err != nil {
+			return nil, err
+		}
+		lanes[i] = like
+		lanes[i].Lane, lanes[i].Token, lanes[i].Position = id.String(), token, stream.Before(at)
+	}
+	return lanes, nil
 }
 
 // beginAt moves the lane to a token that does not follow from what it has applied.
