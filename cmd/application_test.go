@@ -136,8 +136,12 @@ func TestTheIncrementerHasNothingToFollowThere(t *testing.T) {
 	p.wantLine(78, []string{"there is nothing to follow: the configuration declares no sources, only counters that the application keeps, which `reconciler run` looks after"},
 		"incrementer", "run")
 	p.want(0, "incrementer", "setup")
-	if r := p.want(0, "incrementer", "status"); strings.Contains(r.stdout, "likes_per_post") {
-		t.Errorf("status waits for a counter that is not the incrementer's:\n%s", r.stdout)
+	if r := p.want(0, "incrementer", "status"); !strings.Contains(r.stdout, "likes_per_post  unknown  the application keeps it, and no run has compared it yet  ") {
+		t.Errorf("status waits for an incrementer:\n%s", r.stdout)
+	}
+	p.want(0, "reconciler", "run", "--once")
+	if r := p.want(0, "incrementer", "status"); !strings.Contains(r.stdout, "likes_per_post  active  -  ") {
+		t.Errorf("status after a run:\n%s", r.stdout)
 	}
 	if r := p.want(1, "incrementer", "check"); !strings.Contains(r.stdout, "none are declared: there is nothing to follow") {
 		t.Errorf("check: %s", r.stdout)

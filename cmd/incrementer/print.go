@@ -178,6 +178,8 @@ var reasons = map[string]string{
 
 func reason(c counterState) string {
 	switch {
+	case c.State == unknown && c.Kept:
+		return "the application keeps it, and no run has compared it yet"
 	case c.State == unknown:
 		return "no incrementer has taken it up yet"
 	case c.Reason == "" && c.Held != "":

@@ -65,6 +65,7 @@ type counterState struct {
 	State           string    `json:"state"` // rebasing, active, or unknown before an incrementer has taken it up
 	Reason          string    `json:"reason,omitempty"`
 	Held            string    `json:"held,omitempty"`            // run that has held its repairs
+	Kept            bool      `json:"kept,omitempty"`            // the application increments it itself
 	VerifiedThrough time.Time `json:"verified_through,omitzero"` // all that was touched up to here is verified
 	SweptThrough    time.Time `json:"swept_through,omitzero"`    // every key has been verified at or after this
 }
@@ -270,10 +271,10 @@ func instancesOf(r checkpoint.Roster) []instanceState {
 func counterOf(d *counter.Definition, states map[string]counter.State) counterState {
 	state, known := states[d.Name]
 	if !known {
-		return counterState{Counter: d.Name, State: unknown}
+		return counterState{Counter: d.Name, State: unknown, Kept: d.ByApplication()}
 	}
 	return counterState{
-		Counter: d.Name, State: state.State, Reason: state.Reason, Held: state.HeldBy(d),
+		Counter: d.Name, State: state.State, Reason: state.Reason, Held: state.HeldBy(d), Kept: d.ByApplication(),
 		VerifiedThrough: stream.Clock(state.VerifiedThrough), SweptThrough: stream.Clock(state.SweptThrough),
 	}
 }

@@ -109,7 +109,7 @@ func TestEverythingIsMissing(t *testing.T) {
 		"create collection state.checkpoints", "create collection state.leases", "create collection state.counters", "create collection state.touched",
 		"create collection state.dead_letters", "create collection state.gaps", "create collection state.sweeps", "create collection state.repairs", "create collection state.runs",
 		"create index counter on state.touched", "create index expiry on state.repairs", "create index run on state.repairs",
-		"create index key on state.repairs", "create index expiry on state.runs")
+		"create index key on state.repairs", "create index kept on state.repairs", "create index expiry on state.runs")
 	err := s.ready(Follow)
 	if !errors.Is(err, ErrNotSetUp) || !strings.HasSuffix(err.Error(), "for "+s.app+".comments (and 11 more)") {
 		t.Errorf("Ready = %v", err)
