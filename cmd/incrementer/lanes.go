@@ -62,18 +62,25 @@ func (b laneBuilder) lane(s config.Source, id checkpoint.LaneID, mine []*counter
 	state := incrementer.NewState(b.health.Loop("lane "+name, laneSilence))
 	b.metrics.Lane(b.registry, s.Name, name, mine, state)
 	b.watch.register(b.registry, s.Name, name, state)
-	observer := incrementer.Observer{Metrics: b.metrics, Source: s.Name, Lane: name, Log: b.log}
+	counters := counter.NewLane(id, b.client, b.checkpoints, b.states, mine)
+	lane := b.follower(s, id, mine, counters, state, func(ds []*counter.Definition) (stream.Source, error) {
+		stages, err := counter.Pipeline(ds, id)
+		if err != nil {
+			return nil, fmt.Errorf("source %s: %w", s.Name, err)
+		}
+		return stream.NewChangeStream(b.client, s.ChangeStream.Database, s.ChangeStream.Collection, stages, b.settings.MaxBatchEvents), nil
+	})
+	lane.Hold = func(ctx context.Context) error { return b.group.Leases.Renew(ctx, name) }
+	return lane
+}
+
+// follower is a lane of any kind, whose two ends are given.
+func (b laneBuilder) follower(s config.Source, id checkpoint.LaneID, mine []*counter.Definition, counters incrementer.Counters,
+	state *incrementer.State, open func([]*counter.Definition) (stream.Source, error),
+) *incrementer.Lane {
+	observer := incrementer.Observer{Metrics: b.metrics, Source: s.Name, Lane: id.String(), Log: b.log}
 	return &incrementer.Lane{
-		ID: id, Definitions: mine,
-		Hold:     func(ctx context.Context) error { return b.group.Leases.Renew(ctx, name) },
-		Counters: gapTeller{counter.NewLane(id, b.client, b.checkpoints, b.states, mine), b.watch, name},
-		OpenSource: func(ds []*counter.Definition) (stream.Source, error) {
-			stages, err := counter.Pipeline(ds, id)
-			if err != nil {
-				return nil, fmt.Errorf("source %s: %w", s.Name, err)
-			}
-			return stream.NewChangeStream(b.client, s.ChangeStream.Database, s.ChangeStream.Collection, stages, b.settings.MaxBatchEvents), nil
-		},
+		ID: id, Definitions: mine, Counters: gapTeller{counters, b.watch, id.String()}, OpenSource: open,
 		NewApplier: func(ds []*counter.Definition) incrementer.Applier {
 			return counter.NewApplier(b.client, b.checkpoints, b.states, ds, mine, b.settings.MaxBatchEvents, observer)
 		},

@@ -157,13 +157,10 @@ func lanesFound(ctx context.Context, c *config.Config, checkpoints *checkpoint.S
 		if err != nil {
 			return nil, err
 		}
-		most := 0
-		for _, at := range all {
-			if at.Topic == source.Kafka.Topic {
-				most = max(most, at.Partitions)
-			}
+		mine := slices.DeleteFunc(all, func(at checkpoint.Checkpoint) bool { return at.Topic != source.Kafka.Topic })
+		if len(mine) > 0 {
+			ids = append(ids, checkpoint.LanesOf(source.Name, mine)...)
 		}
-		ids = append(ids, checkpoint.TopicLanes(source.Name, source.Kafka.Topic, most)...)
 	}
 	return ids, nil
 }

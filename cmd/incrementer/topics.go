@@ -28,7 +28,9 @@ func (t *topic) states() (all []*incrementer.State) {
 
 // topic builds a source that is a topic, which feeds the counters in mine.
 func (b laneBuilder) topic(s config.Source, mine []*counter.Definition, settle time.Duration) (*topic, error) {
-	client, err := kafka.New(kafka.Options{Brokers: s.Kafka.Brokers, Topic: s.Kafka.Topic, TLS: s.Kafka.TLS, SASL: s.Kafka.SASL, RequireTLS: s.Kafka.TLS.Enabled, Log: b.log})
+	options := kafka.OptionsOf(s.Kafka)
+	options.Log = b.log
+	client, err := kafka.New(options)
 	if err != nil {
 		return nil, err
 	}
@@ -46,18 +48,9 @@ func (b laneBuilder) topicLane(t *topic, s config.Source, mine []*counter.Defini
 	name := id.String()
 	state := incrementer.NewState(b.health.Loop("lane "+name, laneSilence))
 	b.metrics.TopicLane(b.registry, s.Name, name, mine, state)
-	observer := incrementer.Observer{Metrics: b.metrics, Source: s.Name, Lane: name, Log: b.log}
 	counters := counter.NewLane(id, b.client, b.checkpoints, b.states, mine).OfTopic(incrementer.Places{Client: t.Client, Start: s.Kafka.Start}, settle)
-	return &incrementer.Lane{
-		ID: id, Definitions: mine, Counters: gapTeller{counters, b.watch, name},
-		OpenSource: func(ds []*counter.Definition) (stream.Source, error) {
-			projector, err := counter.NewProjector(envelope.New(s.Kafka), ds, settle, counters.Unseen)
-			return incrementer.Records{Reader: t.Reader, Partition: partition, Projector: projector, Stop: s.Kafka.OnError == "stop"}, err
-		},
-		NewApplier: func(ds []*counter.Definition) incrementer.Applier {
-			return counter.NewApplier(b.client, b.checkpoints, b.states, ds, mine, b.settings.MaxBatchEvents, observer)
-		},
-		IdleCheckpoint: b.settings.IdleCheckpoint, StopWhenLost: s.OnPositionLost == "stop",
-		State: state, Metrics: b.metrics, Log: b.log,
-	}
+	return b.follower(s, id, mine, counters, state, func(ds []*counter.Definition) (stream.Source, error) {
+		projector, err := counter.NewProjector(envelope.New(s.Kafka), ds, settle, counters.Unseen)
+		return incrementer.Records{Reader: t.Reader, Partition: partition, Projector: projector, Stop: s.Kafka.OnError == "stop"}, err
+	})
 }

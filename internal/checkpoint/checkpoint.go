@@ -159,7 +159,7 @@ func (s *Store) Set(ctx context.Context, source string) ([]Checkpoint, error) {
 	for _, c := range found {
 		byLane[c.Lane] = c
 	}
-	ids := lanesOf(source, found)
+	ids := LanesOf(source, found)
 	set := make([]Checkpoint, len(ids))
 	for i, id := range ids {
 		c, ok := byLane[id.String()]
@@ -171,9 +171,9 @@ func (s *Store) Set(ctx context.Context, source string) ([]Checkpoint, error) {
 	return set, nil
 }
 
-// lanesOf are the lanes that a source has by its checkpoints. A topic may have got more partitions, which not every lane has
+// LanesOf are the lanes that a source has by its checkpoints, of which there is at least one. A topic may have got more partitions, which not every lane has
 // heard of yet.
-func lanesOf(source string, found []Checkpoint) []LaneID {
+func LanesOf(source string, found []Checkpoint) []LaneID {
 	if found[0].Topic == "" {
 		return Lanes(source, found[0].Partitions)
 	}

@@ -52,7 +52,7 @@ func deadLetter(a Apart, lane string, stamp bson.ObjectID) mongo.WriteModel {
 	return mongo.NewUpdateOneModel().SetFilter(one("_id", keyID(d.Counter, d.Key))).SetUpsert(true).
 		SetUpdate(bson.D{
 			{Key: "$set", Value: bson.D{
-				{Key: "kind", Value: "increment"}, {Key: "lane", Value: lane}, {Key: "counter", Value: d.Counter.Name},
+				{Key: "kind", Value: LetterIncrement}, {Key: "lane", Value: lane}, {Key: "counter", Value: d.Counter.Name},
 				{Key: "key", Value: d.Key.String()}, {Key: "raw_key", Value: rawKey(d.Key)},
 				{Key: "reason", Value: a.Reason}, {Key: "code", Value: a.Code}, {Key: "stamp", Value: stamp},
 			}},

@@ -47,6 +47,15 @@ func NewLane(id checkpoint.LaneID, client *mongo.Client, checkpoints *checkpoint
 // stand for the rows any more is an error: stream.ErrPositionLost, stream.ErrCollectionChanged or checkpoint.ErrPartitions,
 // which Restart answers; checkpoint.ErrNewer and ErrContested, which nothing but an operator does.
 func (l *Lane) Load(ctx context.Context, broken map[string]string) (checkpoint.Checkpoint, error) {
+	return l.load(ctx, broken, l.first, func(_ context.Context, from checkpoint.Checkpoint) (bson.Timestamp, error) { return sinceOf(from) })
+}
+
+// load is Load for any kind of lane: first starts one without a checkpoint, and since says from which position on a counter may
+// be judged that is taken up at one.
+func (l *Lane) load(ctx context.Context, broken map[string]string,
+	first func(context.Context, map[string]State, map[string]string) (checkpoint.Checkpoint, error),
+	since func(context.Context, checkpoint.Checkpoint) (bson.Timestamp, error),
+) (checkpoint.Checkpoint, error) {
 	if err := l.checkpoints.Take(ctx, l.ID.String()); err != nil {
 		return checkpoint.Checkpoint{}, err
 	}
@@ -63,7 +72,7 @@ func (l *Lane) Load(ctx context.Context, broken map[string]string) (checkpoint.C
 		return from, err
 	}
 	if none != nil {
-		return l.first(ctx, states, broken)
+		return first(ctx, states, broken)
 	}
 	seen, err := l.look(ctx)
 	if err != nil {
@@ -72,11 +81,11 @@ func (l *Lane) Load(ctx context.Context, broken map[string]string) (checkpoint.C
 	if err := l.stands(from, seen.Identity); err != nil {
 		return from, err
 	}
-	since, err := sinceOf(from)
+	at, err := since(ctx, from)
 	if err != nil {
 		return from, err
 	}
-	return l.started(l.adopt(ctx, from, from.Partitions, since, seen.Identity, states, broken))
+	return l.started(l.adopt(ctx, from, at, seen.Identity, states, broken))
 }
 
 // sinceOf is the first position at which a counter may be judged that is taken up at a checkpoint.
@@ -173,16 +182,24 @@ func (l *Lane) Check(ctx context.Context, at checkpoint.Checkpoint) (images bool
 	if at.Identity.Collection == "" && seen.Collection != "" {
 		return seen.Images, ErrCollectionMade
 	}
+	if _, err := l.recorded(ctx); err != nil {
+		return seen.Images, err
+	}
+	return seen.Images || seen.Collection == "", nil // there is nothing to keep images of
+}
+
+// recorded reads the states, ErrStates when they are not what the lane has recorded of its counters.
+func (l *Lane) recorded(ctx context.Context) (map[string]State, error) {
 	states, err := l.states.All(ctx)
 	if err != nil {
-		return seen.Images, err
+		return nil, err
 	}
 	for _, d := range l.definitions {
 		if states[d.Name].Hash != d.Hash {
-			return seen.Images, fmt.Errorf("counter %s: %w", d.Name, ErrStates)
+			return nil, fmt.Errorf("counter %s: %w", d.Name, ErrStates)
 		}
 	}
-	return seen.Images || seen.Collection == "", nil // there is nothing to keep images of
+	return states, nil
 }
 
 // look asks for the identity of what is there. A source without counters has no rows that matter.
@@ -195,11 +212,11 @@ func (l *Lane) look(ctx context.Context) (checkpoint.Sighting, error) {
 }
 
 // adopt takes up counters that are new, changed, broken or mended, and drops those that are gone from the file.
-func (l *Lane) adopt(ctx context.Context, from checkpoint.Checkpoint, partitions int, since bson.Timestamp, now checkpoint.Identity,
+func (l *Lane) adopt(ctx context.Context, from checkpoint.Checkpoint, since bson.Timestamp, now checkpoint.Identity,
 	states map[string]State, broken map[string]string,
 ) (checkpoint.Checkpoint, error) {
 	to := from
-	to.Partitions = partitions
+	to.Partitions = l.ID.Count()
 	to.Seq, to.Batch = from.Seq+1, bson.NewObjectID()
 	to.Identity.Collection = cmp.Or(from.Identity.Collection, now.Collection)
 	if to.Identity.SetID.IsZero() {

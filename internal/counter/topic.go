@@ -2,7 +2,6 @@ package counter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -43,40 +42,12 @@ func (l *Lane) OfTopic(topic Topic, settle time.Duration) *TopicLane {
 
 // Load is Lane.Load. A partition that is new begins with its first record, and marks nothing.
 func (l *TopicLane) Load(ctx context.Context, broken map[string]string) (checkpoint.Checkpoint, error) {
-	if err := l.checkpoints.Take(ctx, l.ID.String()); err != nil {
-		return checkpoint.Checkpoint{}, err
-	}
-	from, none := l.checkpoints.Load(ctx, l.ID.String())
-	if none != nil && !errors.Is(none, checkpoint.ErrNone) {
-		return from, none
-	}
-	states, err := l.states.All(ctx)
-	if err != nil {
-		return from, err
-	}
-	if err := l.contested(ctx, states); err != nil {
-		return from, err
-	}
 	partitions, err := l.topic.Partitions(ctx)
 	if err != nil {
-		return from, err
+		return checkpoint.Checkpoint{}, err
 	}
 	l.ID.Partitions = partitions
-	if none != nil {
-		return l.first(ctx, states, broken)
-	}
-	seen, err := l.look(ctx)
-	if err != nil {
-		return from, err
-	}
-	if err := l.stands(from, seen.Identity); err != nil {
-		return from, err
-	}
-	since, err := l.now(ctx)
-	if err != nil {
-		return from, err
-	}
-	return l.started(l.adopt(ctx, from, partitions, since, seen.Identity, states, broken))
+	return l.load(ctx, broken, l.first, func(ctx context.Context, _ checkpoint.Checkpoint) (bson.Timestamp, error) { return l.now(ctx) })
 }
 
 // now is the first moment at which a counter may be judged that is taken up here: an event of it or later is still to come.
@@ -237,14 +208,9 @@ func (l *TopicLane) Check(ctx context.Context, at checkpoint.Checkpoint) (images
 	if err := at.Identity.Against(seen.Identity); err != nil {
 		return true, err
 	}
-	states, err := l.states.All(ctx)
+	states, err := l.recorded(ctx)
 	if err != nil {
 		return true, err
-	}
-	for _, d := range l.definitions {
-		if states[d.Name].Hash != d.Hash {
-			return true, fmt.Errorf("counter %s: %w", d.Name, ErrStates)
-		}
 	}
 	l.sees(states)
 	return true, nil

@@ -31,7 +31,7 @@ func (k *checker) topics(ctx context.Context) (findings []Finding) {
 
 func topicFinding(ctx context.Context, s config.Source) Finding {
 	subject := "topic " + s.Kafka.Topic
-	client, err := kafka.New(kafka.Options{Brokers: s.Kafka.Brokers, Topic: s.Kafka.Topic, TLS: s.Kafka.TLS, SASL: s.Kafka.SASL, RequireTLS: s.Kafka.TLS.Enabled})
+	client, err := kafka.New(kafka.OptionsOf(s.Kafka))
 	if err != nil {
 		return Finding{Fail, subject, err.Error(), fmt.Sprintf("mend sources.%s.kafka", s.Name)}
 	}

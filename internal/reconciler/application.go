@@ -220,9 +220,7 @@ func (p *pass) looks(ctx context.Context, keys []bson.RawValue, before map[strin
 
 // lookAt judges listed keys: fewer at once when their rows cannot be counted, and at last without the one.
 func (p *pass) lookAt(ctx context.Context, keys []bson.RawValue, before, open map[string]seenAt) error {
-	if p.heart != nil {
-		p.heart.Beat()
-	}
+	p.beat()
 	began := time.Now()
 	found, err := p.judgeAt(ctx, keys, before)
 	var failed *uncountedError

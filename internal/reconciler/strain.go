@@ -57,9 +57,7 @@ func (p *pass) breathe(ctx context.Context, position bson.Timestamp) error {
 
 // pause waits for one step.
 func (p *pass) pause(ctx context.Context, strain string) error {
-	if p.heart != nil {
-		p.heart.Beat()
-	}
+	p.beat()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

@@ -52,6 +52,11 @@ type Options struct {
 	Wait time.Duration
 }
 
+// OptionsOf are what a configured source says.
+func OptionsOf(k *config.Kafka) Options {
+	return Options{Brokers: k.Brokers, Topic: k.Topic, TLS: k.TLS, SASL: k.SASL, RequireTLS: k.TLS.Enabled}
+}
+
 // Client is the connection to the cluster of one topic. Its methods may be called side by side.
 type Client struct {
 	options   Options
