@@ -82,7 +82,11 @@ func (b laneBuilder) follower(s config.Source, id checkpoint.LaneID, mine []*cou
 	return &incrementer.Lane{
 		ID: id, Definitions: mine, Counters: gapTeller{counters, b.watch, id.String()}, OpenSource: open,
 		NewApplier: func(ds []*counter.Definition) incrementer.Applier {
-			return counter.NewApplier(b.client, b.checkpoints, b.states, ds, mine, b.settings.MaxBatchEvents, observer)
+			applier := counter.NewApplier(b.client, b.checkpoints, b.states, ds, mine, b.settings.MaxBatchEvents, observer)
+			if s.Kafka != nil && s.Kafka.Dedupe.Field != "" {
+				applier.Window = s.Kafka.Dedupe.Window
+			}
+			return applier
 		},
 		IdleCheckpoint: b.settings.IdleCheckpoint, StopWhenLost: s.OnPositionLost == "stop",
 		State: state, Metrics: b.metrics, Log: b.log,

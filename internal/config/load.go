@@ -27,7 +27,6 @@ func Load(opts Options) (*Config, error) {
 	r.checkSources()
 	r.checkCounters()
 	r.checkTargets()
-	r.refuseUnsupported()
 	if err := r.faults.err(); err != nil {
 		return nil, err
 	}

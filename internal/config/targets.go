@@ -57,16 +57,3 @@ func (r *reader) checkField(w written, taken []written) {
 		}
 	}
 }
-
-// refuseUnsupported answers what is right but not built yet, so that nobody believes it to be running.
-func (r *reader) refuseUnsupported() {
-	for _, s := range r.config.Sources {
-		path := s.path()
-		if r.faults.within(path) {
-			continue
-		}
-		if s.Kafka != nil && s.Kafka.Dedupe.Field != "" {
-			r.faultAt(path+".kafka.dedupe", "not supported yet: remove it")
-		}
-	}
-}

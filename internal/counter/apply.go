@@ -31,6 +31,8 @@ type Applier struct {
 	// MaxApart is how many documents of one transaction may refuse their increment before that is no longer a few bad
 	// documents but a wrong configuration, and ErrRefused.
 	MaxApart int
+	// Window is how long the id of an event is kept, so that a repeated one is not applied again; 0 is not at all.
+	Window time.Duration
 
 	client      *mongo.Client
 	checkpoints *checkpoint.Store
@@ -204,6 +206,9 @@ func (a *Applier) write(ctx context.Context, p *piece) error {
 	if err := a.checkpoints.Advance(ctx, p.from, p.to); stream.HasCode(err, codeWriteConflict) {
 		return fmt.Errorf("%w: %w", errHeld, err)
 	} else if err != nil {
+		return err
+	}
+	if err := a.withoutRepeated(ctx, p); err != nil {
 		return err
 	}
 	for _, group := range groupByTarget(p) {

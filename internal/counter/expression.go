@@ -183,6 +183,7 @@ func replaceRoot(v any) any {
 const (
 	fieldSpecial  = "s"
 	fieldWallTime = "t"
+	fieldID       = "i" // of an event from a topic: what tells it from all others, where its source asks for that
 	fieldBucket   = "u" // of an event from a topic, before its contributions: start and width of its bucket
 	opDead        = "dead_letter"
 )

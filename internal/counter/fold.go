@@ -48,12 +48,13 @@ func (d *Delta) moves() bool {
 
 // Folded is what a run of events comes to.
 type Folded struct {
-	Deltas  []Delta  // one per counter and key, in order of first appearance
-	Dead    []Dead   // events that cannot be read: nothing of them is in Deltas
-	Missing []Change // changes of rows whose images are not there: nothing of them is in Deltas
-	Ended   *Change  // the event that ended the run: the collection was dropped, renamed or replaced
-	Events  int      // events folded, without Ended
-	Oldest  time.Time
+	Deltas   []Delta  // one per counter and key, in order of first appearance
+	Dead     []Dead   // events that cannot be read: nothing of them is in Deltas
+	Missing  []Change // changes of rows whose images are not there: nothing of them is in Deltas
+	Ended    *Change  // the event that ended the run: the collection was dropped, renamed or replaced
+	Events   int      // events folded, without Ended
+	Repeated int      // of them, those whose id was seen before: nothing of them is in Deltas
+	Oldest   time.Time
 }
 
 // Change is an event that is more, or less, than two contributions.

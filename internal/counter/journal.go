@@ -95,6 +95,7 @@ func StateIndexes() map[string][]Index {
 		TouchedCollection: {TouchedByCounter()},
 		RepairsCollection: journalIndexes(),
 		RunsCollection:    {{Name: "expiry", Keys: one("expires_at", 1), Expires: true}},
+		DedupeCollection:  {{Name: "expiry", Keys: one("expires_at", 1), Expires: true}},
 	}
 }
 

@@ -108,7 +108,7 @@ func (p *Projector) event(c envelope.Change, at, now time.Time) (bson.Raw, error
 		return nil, &deadError{"time_ahead", fmt.Sprintf("the time %s is %s ahead of now, more than reconciler.settle: no run would come to it",
 			at.Format(time.RFC3339), at.Sub(now).Round(time.Second))}
 	}
-	return document(at, BucketOf(at, FinestBucket(p.settle), max(now.Sub(at), p.unseen())), contributions), nil
+	return document(c.ID, at, BucketOf(at, FinestBucket(p.settle), max(now.Sub(at), p.unseen())), contributions), nil
 }
 
 // contributions of a change whose images are known.
@@ -159,8 +159,12 @@ func (p *Projector) byTable(c envelope.Change) ([]contribution, error) {
 }
 
 // document has the form that Fold reads.
-func document(at time.Time, bucket Bucket, contributions []contribution) bson.Raw {
-	doc := bsoncore.NewDocumentBuilder().AppendDateTime(fieldWallTime, at.UnixMilli()).
+func document(id string, at time.Time, bucket Bucket, contributions []contribution) bson.Raw {
+	doc := bsoncore.NewDocumentBuilder()
+	if id != "" {
+		doc.AppendString(fieldID, id)
+	}
+	doc.AppendDateTime(fieldWallTime, at.UnixMilli()).
 		AppendDocument(fieldBucket, bsoncore.NewDocumentBuilder().AppendInt64("0", bucket.Start).AppendInt64("1", bucket.Width).Build())
 	for _, c := range contributions {
 		part := bsoncore.NewDocumentBuilder().AppendValue("k", bsoncore.Value{Type: bsoncore.Type(c.key.Type), Data: c.key.Value})

@@ -18,7 +18,7 @@ import (
 // own are our collections in the state database. They are made by setup, so that no transaction has to.
 var own = []string{
 	checkpoint.Collection, checkpoint.LeasesCollection, counter.StatesCollection, counter.TouchedCollection, counter.DeadLettersCollection,
-	counter.GapsCollection, counter.SweepsCollection, counter.RepairsCollection, counter.RunsCollection,
+	counter.GapsCollection, counter.SweepsCollection, counter.RepairsCollection, counter.RunsCollection, counter.DedupeCollection,
 }
 
 // Step is one thing that is missing in the database.

@@ -25,7 +25,7 @@ func define(t *testing.T, upsert bool) (*config.Config, []*counter.Definition) {
 
 // This is the list for the documentation: what a role needs for each use.
 func TestPrivileges(t *testing.T) {
-	const ours = "driftless.checkpoints, driftless.leases, driftless.counters, driftless.touched, driftless.dead_letters, driftless.gaps, driftless.sweeps, driftless.repairs, driftless.runs"
+	const ours = "driftless.checkpoints, driftless.leases, driftless.counters, driftless.touched, driftless.dead_letters, driftless.gaps, driftless.sweeps, driftless.repairs, driftless.runs, driftless.dedupe"
 	for use, want := range map[Use]string{
 		Look:      "listCollections on database app, database driftless; listIndexes on app.comments, app.post_counters, " + ours,
 		Setup:     "listCollections on database app, database driftless; collMod, createIndex, listIndexes on app.comments; createCollection, createIndex, listIndexes on app.post_counters, " + ours,

@@ -39,7 +39,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	}
 	return &Metrics{
 		consumed:     count("incrementer_events_consumed_total", "Events read that concern a counter.", "source", "lane"),
-		skipped:      count("incrementer_events_skipped_total", "Events of which nothing was applied, by reason; their keys or counters are marked for a recount.", "source", "reason"),
+		skipped:      count("incrementer_events_skipped_total", "Events of which nothing was applied, by reason: without an image, which marks their keys or counters for a recount, or a duplicate.", "source", "reason"),
 		deadLettered: count("incrementer_events_dead_lettered_total", "Increments that their document could not take, and records that could not be read, set apart, by reason.", "source", "reason"),
 		increments:   count("incrementer_increments_applied_total", "Sum of the weights applied, by direction.", "counter", "op"),
 		batches:      count("incrementer_batches_committed_total", "Transactions committed, those that only move the position included.", "source"),
@@ -58,7 +58,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 // Lane makes every series of a lane from the start and publishes its gauges.
 func (m *Metrics) Lane(r prometheus.Registerer, source, lane string, definitions []*counter.Definition, state *State) {
 	m.consumed.WithLabelValues(source, lane)
-	for _, reason := range []string{"missing_image"} {
+	for _, reason := range []string{"missing_image", "duplicate"} {
 		m.skipped.WithLabelValues(source, reason)
 	}
 	for _, reason := range deadLetterReasons {
@@ -194,6 +194,7 @@ func (o Observer) Applied(a counter.Applied) {
 		m.increments.WithLabelValues(name, "inc").Add(s.inc)
 		m.increments.WithLabelValues(name, "dec").Add(s.dec)
 	}
+	o.Metrics.skipped.WithLabelValues(o.Source, "duplicate").Add(float64(a.Repeated))
 	o.imageless(a.Images)
 	o.dead(a.Dead)
 	for i, x := range a.Apart {

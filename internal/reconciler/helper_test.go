@@ -115,7 +115,7 @@ func (f *fixture) install() {
 	f.definitions = definitions
 	for _, name := range []string{
 		checkpoint.Collection, counter.StatesCollection, counter.TouchedCollection, counter.DeadLettersCollection, counter.GapsCollection,
-		counter.SweepsCollection, counter.RepairsCollection, counter.RunsCollection,
+		counter.SweepsCollection, counter.RepairsCollection, counter.RunsCollection, counter.DedupeCollection,
 	} {
 		f.create(f.state, name)
 		for _, index := range counter.StateIndexes()[name] {

@@ -96,8 +96,12 @@ func (f *topical) topicLane(client *kafka.Client, reader *kafka.Reader, partitio
 			return incrementer.Records{Reader: reader, Partition: int32(partition), Projector: p}, err
 		},
 		NewApplier: func(ds []*counter.Definition) incrementer.Applier {
-			return counter.NewApplier(f.client, f.checkpoints, f.states, ds, f.definitions, c.Incrementer.MaxBatchEvents,
+			applier := counter.NewApplier(f.client, f.checkpoints, f.states, ds, f.definitions, c.Incrementer.MaxBatchEvents,
 				incrementer.Observer{Metrics: metrics, Source: sourceName, Lane: id.String(), Log: log})
+			if dedupe := c.Sources[0].Kafka.Dedupe; dedupe.Field != "" {
+				applier.Window = dedupe.Window
+			}
+			return applier
 		},
 		IdleCheckpoint: c.Incrementer.IdleCheckpoint, State: incrementer.NewState(nil), Metrics: metrics, Log: log,
 	}
