@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"driftless/internal/realtest"
 	"driftless/internal/stream"
@@ -23,24 +24,14 @@ func identified(e stream.Event, id string) stream.Event {
 // A commit whose answer is lost is not taken for a batch of repeated events when it is tried again.
 func TestIDsOfACommitThatCameTrueBehindALostAnswerAreNotTakenForRepeated(t *testing.T) {
 	r := newRig(t, 1, 1000)
-	proxy := proxyTo(t, realtest.Shared(t).URI())
-	healing := make(chan struct{})
-	client := onCommit(t, proxy.URI(), func(bson.Raw) {
-		proxy.Drop(0)
-		go func() {
-			defer close(healing)
-			for there := false; !there && t.Context().Err() == nil; {
-				stored, err := r.checkpoints.Load(t.Context(), rigLane)
-				there = err == nil && stored.Seq == r.at.Seq+1
-			}
-			proxy.Cut() // no retry of the commit brings the answer
-			proxy.Heal()
-		}()
-	})
-	us := r.another(client, 1000)
+	const name = "unknown result"
+	us := r.another(realtest.Client(t, realtest.Shared(t).URI(), options.Client().SetAppName(name)), 1000)
 	us.at, us.applier.Window = r.at, time.Hour
+	const writeConcernTimeout = 64 // the commit comes true, and its result stays unknown until the transaction is tried again
+	realtest.FailCommand(t, r.client, realtest.Failure{
+		Commands: []string{"commitTransaction"}, AppName: name, WriteConcernCode: writeConcernTimeout, Times: 4 * commitRetries,
+	})
 	us.apply(batchOf(identified(rise(eventToken(r.after(1), 1), "x"), "a"), identified(rise(eventToken(r.after(1), 2), "y"), "a")))
-	<-healing
 	if len(us.applied) != 1 || us.applied[0].Repeated != 1 || us.applied[0].Events != 2 {
 		t.Errorf("applied %+v, want once, with one event that is repeated", us.applied)
 	}
