@@ -57,7 +57,7 @@ func TestCommandLineAndFileFaultsAreOneLineEach(t *testing.T) {
 		code          int
 		line          string
 	}{
-		{"incrementer", "", 2, "no command given: it is one of check, checkpoint, completion, healthcheck, run, setup, status, validate, version"},
+		{"incrementer", "", 2, "no command given: it is one of check, checkpoint, completion, deadletters, healthcheck, run, setup, status, validate, version"},
 		{"incrementer", "rum", 2, `unknown command "rum", did you mean run?`},
 		{"incrementer", "run now", 2, `run takes no arguments, but got "now"`},
 		{"incrementer", "run --once", 2, "unknown flag: --once"},

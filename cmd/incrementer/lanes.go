@@ -83,14 +83,20 @@ func (b laneBuilder) follower(s config.Source, id checkpoint.LaneID, mine []*cou
 		ID: id, Definitions: mine, Counters: gapTeller{counters, b.watch, id.String()}, OpenSource: open,
 		NewApplier: func(ds []*counter.Definition) incrementer.Applier {
 			applier := counter.NewApplier(b.client, b.checkpoints, b.states, ds, mine, b.settings.MaxBatchEvents, observer)
-			if s.Kafka != nil && s.Kafka.Dedupe.Field != "" {
-				applier.Window = s.Kafka.Dedupe.Window
-			}
+			applier.Window = dedupeWindow(s)
 			return applier
 		},
 		IdleCheckpoint: b.settings.IdleCheckpoint, StopWhenLost: s.OnPositionLost == "stop",
 		State: state, Metrics: b.metrics, Log: b.log,
 	}
+}
+
+// dedupeWindow is how long the ids of a source's events are kept, 0 for not at all.
+func dedupeWindow(s config.Source) time.Duration {
+	if s.Kafka == nil || s.Kafka.Dedupe.Field == "" {
+		return 0
+	}
+	return s.Kafka.Dedupe.Window
 }
 
 // gapTeller tells the watch of a gap as soon as it is recorded, so that the process is not ready from then on, and not

@@ -32,7 +32,7 @@ func verbs() *cobra.Command {
 			"  incrementer run",
 	}
 	config.RegisterFlags(root.PersistentFlags(), "mongodb", "log", program)
-	root.AddCommand(runCommand(), command.Validate(), command.Check(program, deployment.Follow, listen), setupCommand(), statusCommand(), checkpointCommand(),
+	root.AddCommand(runCommand(), command.Validate(), command.Check(program, deployment.Follow, listen), setupCommand(), statusCommand(), checkpointCommand(), deadlettersCommand(),
 		daemon.HealthcheckCommand(command.Listen(listen)), daemon.VersionCommand(program))
 	return root
 }

@@ -127,7 +127,7 @@ func (p printer) letters(n int64) error {
 	if n == 0 {
 		return nil
 	}
-	_, err := fmt.Fprintf(p.w, "\ndead letters: %d (increments that their document could not take, and records that could not be read; mend the documents and the producer, and the reconciler makes the counts right)\n", n)
+	_, err := fmt.Fprintf(p.w, "\ndead letters: %d (records that could not be read, and increments that their document could not take): `incrementer deadletters list` shows them\n", n)
 	return err
 }
 

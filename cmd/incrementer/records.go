@@ -51,9 +51,9 @@ func readRecords(ctx context.Context, client *mongo.Client, stateDatabase string
 	if err != nil {
 		return records{}, err
 	}
-	letters, err := db.Collection(counter.DeadLettersCollection).EstimatedDocumentCount(ctx)
+	letters, err := of.LetterCount(ctx)
 	if err != nil {
-		return records{}, fmt.Errorf("count dead letters: %w", err)
+		return records{}, err
 	}
 	return records{states: states, gaps: gaps, roster: roster, kept: kept, deadLetters: letters}, nil
 }

@@ -34,6 +34,8 @@ type Applier struct {
 	// Window is how long the id of an event is kept, so that a repeated one is not applied again; 0 is not at all.
 	Window time.Duration
 
+	once        once // makes the effect of a piece happen once
+	belated     bool // events may come long after their time: what a reconcile has counted since is left out
 	client      *mongo.Client
 	checkpoints *checkpoint.Store
 	states      *States
@@ -75,7 +77,7 @@ func NewApplier(client *mongo.Client, checkpoints *checkpoint.Store, states *Sta
 	maxEvents int, observer Observer,
 ) *Applier {
 	return &Applier{
-		client: client, checkpoints: checkpoints, states: states, definitions: definitions, all: all,
+		once: advance{checkpoints}, client: client, checkpoints: checkpoints, states: states, definitions: definitions, all: all,
 		maxEvents: maxEvents, MaxApart: maxApart, size: maxEvents, observer: observer,
 	}
 }
@@ -125,6 +127,8 @@ type piece struct {
 	images   Imageless // what the changes without an image come to
 	probed   bool      // every document has been tried apart from the others
 	held     int       // attempts that found the checkpoint in another owner's transaction
+	written  bool      // an attempt has got as far as its commit
+	counted  int       // deltas that a reconcile has counted already
 }
 
 func (a *Applier) piece(from checkpoint.Checkpoint, events []stream.Event, token bson.Raw) (*piece, error) {
@@ -203,12 +207,13 @@ func (p *piece) lastGroup(definitions []*Definition) ([]Delta, error) {
 
 // write fills the transaction in ctx. An error of one document comes back as *documentError.
 func (a *Applier) write(ctx context.Context, p *piece) error {
-	if err := a.checkpoints.Advance(ctx, p.from, p.to); stream.HasCode(err, codeWriteConflict) {
-		return fmt.Errorf("%w: %w", errHeld, err)
-	} else if err != nil {
+	if err := a.once.take(ctx, p); err != nil {
 		return err
 	}
 	if err := a.withoutRepeated(ctx, p); err != nil {
+		return err
+	}
+	if err := a.withoutCounted(ctx, p); err != nil {
 		return err
 	}
 	for _, group := range groupByTarget(p) {
@@ -224,7 +229,11 @@ func (a *Applier) write(ctx context.Context, p *piece) error {
 			return err
 		}
 	}
-	return a.markDead(ctx, p)
+	if err := a.markDead(ctx, p); err != nil {
+		return err
+	}
+	p.written = true
+	return nil
 }
 
 // markDead asks for a recount where a record that cannot be read may be of any key, and the rows do not tell which (I6).
@@ -256,7 +265,7 @@ func (a *Applier) marks(ctx context.Context, p *piece) error {
 		letters = append(letters, deadLetter(x, p.from.Lane, p.to.Batch))
 	}
 	for _, dead := range p.folded.Dead {
-		letter, err := deadRecord(dead, p.from.Lane, p.to.Batch)
+		letter, err := deadRecord(dead, p.from, p.to.Batch)
 		if err != nil {
 			return err
 		}

@@ -67,10 +67,11 @@ type Change struct {
 
 // Dead is an event from a topic that cannot be read.
 type Dead struct {
-	Reason string // few, so that they can label a metric
-	Why    string
-	Value  []byte // what it was, as far as it is kept
-	Token  bson.Raw
+	Reason     string // few, so that they can label a metric
+	Why        string
+	Key, Value []byte // what it was, as far as it is kept; nil for none
+	Size       int64  // of both, in bytes, as they were
+	Token      bson.Raw
 }
 
 // folder sums contributions per counter and canonical key.
@@ -234,10 +235,7 @@ func (f *folder) special(value bsoncore.Value, token bson.Raw) error {
 		return errors.New("decode event: special event without an operation")
 	}
 	if operation == opDead {
-		reason, _ := doc.Lookup("reason").StringValueOK()
-		why, _ := doc.Lookup("why").StringValueOK()
-		_, value, _ := doc.Lookup("value").BinaryOK()
-		f.out.Dead = append(f.out.Dead, Dead{Reason: reason, Why: why, Value: slices.Clone(value), Token: token})
+		f.dead(doc, token)
 		return nil
 	}
 	change := Change{Operation: operation, Token: token}
@@ -255,6 +253,18 @@ func (f *folder) special(value bsoncore.Value, token bson.Raw) error {
 		f.out.Ended = &change
 	}
 	return nil
+}
+
+// dead notes a record that cannot be read.
+func (f *folder) dead(doc bsoncore.Document, token bson.Raw) {
+	dead := Dead{Token: token}
+	dead.Reason, _ = doc.Lookup("reason").StringValueOK()
+	dead.Why, _ = doc.Lookup("why").StringValueOK()
+	dead.Size, _ = doc.Lookup("size").Int64OK()
+	_, key, _ := doc.Lookup("key").BinaryOK()
+	_, value, _ := doc.Lookup("value").BinaryOK()
+	dead.Key, dead.Value = slices.Clone(key), slices.Clone(value)
+	f.out.Dead = append(f.out.Dead, dead)
 }
 
 // pathsOf reads the names of the changed fields of a special event.

@@ -96,6 +96,8 @@ func StateIndexes() map[string][]Index {
 		RepairsCollection: journalIndexes(),
 		RunsCollection:    {{Name: "expiry", Keys: one("expires_at", 1), Expires: true}},
 		DedupeCollection:  {{Name: "expiry", Keys: one("expires_at", 1), Expires: true}},
+
+		DeadLettersCollection: {{Name: "expiry", Keys: one("expires_at", 1), Expires: true}},
 	}
 }
 

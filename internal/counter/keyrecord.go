@@ -36,27 +36,6 @@ func (s *States) MarkOf(ctx context.Context, d *Definition, key bson.RawValue) (
 	return mark.touched(), nil
 }
 
-// Letter is what the document of a key could not take: increments, added up.
-type Letter struct {
-	Reason string    `bson:"reason"`
-	Delta  int64     `bson:"delta"`
-	Times  int64     `bson:"times"`
-	LastAt time.Time `bson:"last_at"`
-}
-
-// LetterOf returns the dead letter of a key, false when there is none.
-func (s *States) LetterOf(ctx context.Context, d *Definition, key bson.RawValue) (Letter, bool, error) {
-	var letter Letter
-	err := s.db.Collection(DeadLettersCollection).FindOne(ctx, one("_id", keyID(d, key))).Decode(&letter)
-	if errors.Is(err, mongo.ErrNoDocuments) {
-		return Letter{}, false, nil
-	}
-	if err != nil {
-		return Letter{}, false, fmt.Errorf("read %s: %w", DeadLettersCollection, err)
-	}
-	return letter, true, nil
-}
-
 // LastGap returns the latest gap of a lane, false when there never was one.
 func (s *States) LastGap(ctx context.Context, lane string) (Gap, bool, error) {
 	var gap Gap

@@ -14,8 +14,8 @@ import (
 	"driftless/internal/stream/envelope"
 )
 
-// maxDeadBytes is how much of a record that cannot be read is kept.
-const maxDeadBytes = 64 << 10
+// maxDeadBytes is how much of a record that cannot be read is kept, and of its key: as large as brokers take them by default.
+const maxDeadBytes = 1 << 20
 
 // Projector makes of the records of a topic what Pipeline makes of the events of a change stream: the contributions of the row
 // before and after to every counter.
@@ -61,7 +61,7 @@ func (p *Projector) Project(key, value []byte, now time.Time) (doc bson.Raw, at 
 		doc, err = p.event(change, at, now)
 	}
 	if err != nil {
-		return deadEvent(err, value), time.Time{}, err
+		return deadEvent(err, key, value), time.Time{}, err
 	}
 	return doc, at, nil
 }
@@ -193,15 +193,29 @@ func specialDocument(c envelope.Change) bson.Raw {
 }
 
 // deadEvent has the form that Fold reads.
-func deadEvent(err error, value []byte) bson.Raw {
-	reason, undecoded, uncounted := "other", (*envelope.Error)(nil), (*deadError)(nil)
+func deadEvent(err error, key, value []byte) bson.Raw {
+	reason, why := faultOfRecord(err)
+	special := bsoncore.NewDocumentBuilder().AppendString("op", opDead).AppendString("reason", reason).AppendString("why", why).
+		AppendInt64("size", int64(len(key)+len(value)))
+	kept := func(name string, data []byte) {
+		if data != nil { // none is not the same as an empty one
+			special.AppendBinary(name, 0, data[:min(len(data), maxDeadBytes)])
+		}
+	}
+	kept("key", key)
+	kept("value", value)
+	return bson.Raw(bsoncore.NewDocumentBuilder().AppendDocument(fieldSpecial, special.Build()).Build())
+}
+
+// faultOfRecord is why a record cannot be counted: one reason of few, and in words.
+func faultOfRecord(err error) (reason, why string) {
+	undecoded, uncounted := (*envelope.Error)(nil), (*deadError)(nil)
 	switch {
 	case errors.As(err, &undecoded):
-		reason = undecoded.Reason
+		return undecoded.Reason, err.Error()
 	case errors.As(err, &uncounted):
-		reason = uncounted.reason
+		return uncounted.reason, err.Error()
+	default:
+		return "other", err.Error()
 	}
-	return bson.Raw(bsoncore.NewDocumentBuilder().AppendDocument(fieldSpecial, bsoncore.NewDocumentBuilder().
-		AppendString("op", opDead).AppendString("reason", reason).AppendString("why", err.Error()).
-		AppendBinary("value", 0, value[:min(len(value), maxDeadBytes)]).Build()).Build())
 }

@@ -77,7 +77,7 @@ func (a *Applier) attempt(ctx context.Context, session *mongo.Session, p *piece)
 	case err == nil:
 		return nil
 	case errors.Is(err, checkpoint.ErrFenced):
-		return a.whoWon(ctx, p)
+		return a.once.taken(context.WithoutCancel(ctx), p)
 	case errors.Is(err, errHeld):
 		if p.held++; p.held < heldRetries {
 			return err
@@ -95,24 +95,6 @@ func (a *Applier) attempt(ctx context.Context, session *mongo.Session, p *piece)
 
 func (a *Applier) transact(ctx context.Context, session *mongo.Session, p *piece) error {
 	return transact(context.WithoutCancel(ctx), session, func(ctx context.Context) error { return a.write(ctx, p) })
-}
-
-// whoWon decides a lost compare-and-set by the batch id. The number alone would not do: another owner may have
-// committed the same number while our commit was lost.
-func (a *Applier) whoWon(ctx context.Context, p *piece) error {
-	now, err := a.checkpoints.Load(context.WithoutCancel(ctx), p.from.Lane)
-	switch {
-	case errors.Is(err, checkpoint.ErrNone):
-		return backoff.Permanent(fmt.Errorf("checkpoint of lane %s is gone: %w", p.from.Lane, checkpoint.ErrFenced))
-	case err != nil:
-		return err
-	case now.Same(p.to):
-		return nil
-	case now.Same(p.from):
-		return fmt.Errorf("the last move of lane %s has not reached a majority yet", p.from.Lane)
-	default:
-		return backoff.Permanent(fmt.Errorf("lane %s is at %d, not %d: %w", p.from.Lane, now.Seq, p.from.Seq, checkpoint.ErrFenced))
-	}
 }
 
 // transact runs body in one transaction of the session and finishes a commit whose result is unknown on that session.
@@ -136,6 +118,20 @@ func transact(ctx context.Context, session *mongo.Session, body func(context.Con
 		return fmt.Errorf("%w: %w", errTooLong, err)
 	}
 	return err
+}
+
+// persist runs body in one transaction, again for as long as that can help. What came true before a lost answer is there when
+// body is run again.
+func persist(ctx context.Context, session *mongo.Session, body func(context.Context) error) error {
+	policy := backoff.NewExponentialBackOff(backoff.WithInitialInterval(5*time.Millisecond),
+		backoff.WithMaxInterval(200*time.Millisecond), backoff.WithMaxElapsedTime(retryFor))
+	return backoff.Retry(func() error {
+		err := transact(context.WithoutCancel(ctx), session, body)
+		if err == nil || IsConflict(err) || passes(err) {
+			return err
+		}
+		return backoff.Permanent(err)
+	}, backoff.WithContext(policy, ctx))
 }
 
 // limit ends the returned context after d, without a deadline in it: where there is one, the driver repeats a commit as

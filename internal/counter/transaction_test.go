@@ -404,20 +404,20 @@ func TestAMoveThatNoMajorityHasYetIsNotTakenForAnotherOwners(t *testing.T) {
 	r := newRig(t, 1, 1000)
 	p := &piece{from: r.at, to: r.at}
 	p.to.Seq, p.to.Batch = r.at.Seq+1, bson.NewObjectID()
-	if err := r.applier.whoWon(t.Context(), p); err == nil || errors.Is(err, checkpoint.ErrFenced) {
+	if err := r.applier.once.taken(t.Context(), p); err == nil || errors.Is(err, checkpoint.ErrFenced) {
 		t.Errorf("the state before our own move comes to %v", err)
 	}
 	r.apply(batchOf(rise(eventToken(r.after(1), 1), "x")))
-	if err := r.applier.whoWon(t.Context(), p); !errors.Is(err, checkpoint.ErrFenced) {
+	if err := r.applier.once.taken(t.Context(), p); !errors.Is(err, checkpoint.ErrFenced) {
 		t.Errorf("another move of the same number comes to %v", err)
 	}
 	p.to = r.at
-	if err := r.applier.whoWon(t.Context(), p); err != nil {
+	if err := r.applier.once.taken(t.Context(), p); err != nil {
 		t.Errorf("our own move comes to %v", err)
 	}
 	_, err := r.client.Database(r.name).Collection(checkpoint.Collection).DeleteMany(t.Context(), bson.D{})
 	r.check(err)
-	if err := r.applier.whoWon(t.Context(), p); !errors.Is(err, checkpoint.ErrFenced) {
+	if err := r.applier.once.taken(t.Context(), p); !errors.Is(err, checkpoint.ErrFenced) {
 		t.Errorf("a checkpoint that is gone comes to %v", err)
 	}
 }

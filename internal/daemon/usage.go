@@ -83,9 +83,15 @@ func readsSettings(cmd *cobra.Command) bool {
 }
 
 func helpWidth() int {
-	width, _, err := term.GetSize(int(os.Stdout.Fd()))
-	if err != nil {
+	width, is := TerminalWidth()
+	if !is {
 		return defaultWidth
 	}
 	return min(max(width, smallestWidth), largestWidth)
+}
+
+// TerminalWidth is that of the terminal that stdout is, in characters; false where it is none.
+func TerminalWidth() (int, bool) {
+	width, _, err := term.GetSize(int(os.Stdout.Fd()))
+	return width, err == nil
 }

@@ -108,7 +108,7 @@ func TestEverythingIsMissing(t *testing.T) {
 	s.wantPlan("turn on changeStreamPreAndPostImages for app.comments", "create collection app.post_counters", touchedIndex, rowsIndex,
 		"create collection state.checkpoints", "create collection state.leases", "create collection state.counters", "create collection state.touched",
 		"create collection state.dead_letters", "create collection state.gaps", "create collection state.sweeps", "create collection state.repairs", "create collection state.runs", "create collection state.dedupe",
-		"create index counter on state.touched", "create index expiry on state.repairs", "create index run on state.repairs",
+		"create index counter on state.touched", "create index expiry on state.dead_letters", "create index expiry on state.repairs", "create index run on state.repairs",
 		"create index key on state.repairs", "create index kept on state.repairs", "create index expiry on state.runs", "create index expiry on state.dedupe")
 	err := s.ready(Follow)
 	if !errors.Is(err, ErrNotSetUp) || !strings.HasSuffix(err.Error(), "for "+s.app+".comments (and 12 more)") {

@@ -108,6 +108,11 @@ func Privileges(c *config.Config, definitions []*counter.Definition, use Use) []
 	return all
 }
 
+// DiscardPrivileges are what it takes to discard dead letters.
+func DiscardPrivileges(stateDatabase string) []Privilege {
+	return []Privilege{{stateDatabase, counter.DeadLettersCollection, []string{"find", "insert", "remove"}}}
+}
+
 // of leaves out what a target never sees in which no documents are made, or no marks of touched keys.
 func (n needs) of(d *counter.Definition) []string {
 	return slices.DeleteFunc(slices.Clone(n.target), func(action string) bool {

@@ -201,7 +201,7 @@ func (o Observer) Applied(a counter.Applied) {
 		m.deadLettered.WithLabelValues(o.Source, deadLetterReason(x.Code)).Inc()
 		if i == maxDescribed {
 			o.Log.Error("more increments set apart", logkey.Source, o.Source, logkey.Events, len(a.Apart)-maxDescribed,
-				logkey.Action, "all of them stand in "+counter.DeadLettersCollection)
+				logkey.Action, "all of them: `incrementer deadletters list`")
 		}
 		if i >= maxDescribed {
 			continue
@@ -240,7 +240,7 @@ func (o Observer) dead(dead []counter.Dead) {
 	}
 	if len(dead) > 0 && o.Metrics.deadTold.due(time.Now()) {
 		o.Log.Error("records set apart: they cannot be read", logkey.Lane, o.Lane, logkey.Events, len(dead), logkey.Error, dead[0].Why,
-			logkey.Action, "all of them stand in "+counter.DeadLettersCollection+"; mend the producer, and what they concern is found by the reconciler")
+			logkey.Action, "`incrementer deadletters list` shows them; mend the producer or the configuration, then `incrementer deadletters retry`")
 	}
 }
 
