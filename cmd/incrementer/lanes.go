@@ -32,6 +32,7 @@ func (p *process) makeLanes(client *mongo.Client, c *config.Config) error {
 				return fmt.Errorf("source %s: %w", s.Name, err)
 			}
 			p.topics = append(p.topics, topic)
+			p.sources[s.Name] = counter.HashAllOf(*s.Kafka, mine)
 			b.metrics.Source(p.registry, s.Name, topic.states)
 			continue
 		}

@@ -38,6 +38,7 @@ func (b laneBuilder) topic(s config.Source, mine []*counter.Definition, settle t
 	t.Client, t.Reader, t.Log = client, client.NewReader(), b.log
 	t.Group = kafka.GroupOptions{Name: s.Kafka.Group, Session: b.settings.Lease}
 	t.Claim = func(ctx context.Context, lane string) error { return b.group.Leases.Claim(ctx, lane) }
+	t.Outside = func() error { return b.group.Outside(s.Name) }
 	t.Lane = func(partition int32) *incrementer.Lane { return b.topicLane(t, s, mine, settle, partition) }
 	return t, nil
 }

@@ -72,6 +72,12 @@ func HashAll(c config.ChangeStream, ds []*Definition) string {
 	return hashOf([]string{c.Database, c.Collection, strconv.Itoa(max(1, c.Partitions))}, ds)
 }
 
+// HashAllOf tells one way to follow a source that is a topic from another: what its records mean and the counters that it feeds.
+func HashAllOf(c config.Kafka, ds []*Definition) string {
+	event := fmt.Sprint(c.Event, c.Dedupe) // a map is printed in the order of its keys
+	return hashOf([]string{c.Topic, c.Format, event}, ds)
+}
+
 // HashOf tells one set of counters from another.
 func HashOf(ds []*Definition) string { return hashOf(nil, ds) }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"driftless/internal/checkpoint"
@@ -20,6 +21,9 @@ type Group struct {
 	Sources map[string]string
 	Term    time.Duration // of a lease
 	Log     *slog.Logger
+
+	mutex   sync.Mutex
+	outside map[string]error // by source, nil before the first look
 
 	running map[string]*following
 	ended   chan laneEnd
@@ -107,13 +111,41 @@ func (g *Group) look(ctx context.Context) {
 	defer cancel()
 	roster, err := g.roster(ctx)
 	if err != nil {
-		if !errors.Is(err, errSuperseded) {
+		if errors.Is(err, errSuperseded) {
+			g.publish(func(string) error { return err })
+		} else {
 			err = awayError{err}
 		}
 		g.idle(func(*Lane) (string, error) { return "", err })
 		return
 	}
-	g.follow(ctx, roster, assign(roster))
+	a := assign(roster)
+	g.publish(func(source string) error { return g.outdated(source, a) })
+	g.follow(ctx, roster, a)
+}
+
+// publish says of each source why this instance has to leave it to others.
+func (g *Group) publish(why func(source string) error) {
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	g.outside = make(map[string]error, len(g.Sources))
+	for source := range g.Sources {
+		g.outside[source] = why(source)
+	}
+}
+
+// errNotLooked: nothing is known of the others yet.
+var errNotLooked = errors.New("looking for other instances")
+
+// Outside says why this instance has to leave a source to others, whoever shares its lanes out, nil while it has not: one that started
+// later has another configuration of it.
+func (g *Group) Outside(source string) error {
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	if g.outside == nil {
+		return errNotLooked
+	}
+	return g.outside[source]
 }
 
 // roster is who is there and has what, this instance among them.

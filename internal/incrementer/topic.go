@@ -22,7 +22,9 @@ type Topic struct {
 	Group  kafka.GroupOptions
 	Lane   func(partition int32) *Lane                  // the same one for a partition each time
 	Claim  func(ctx context.Context, lane string) error // tells others who follows it; nil for nobody
-	Log    *slog.Logger
+	// Outside says why this instance has to stay out of the consumer group, nil while it may be in it: see Group.Outside.
+	Outside func() error
+	Log     *slog.Logger
 
 	mutex   sync.Mutex
 	lanes   map[int32]*Lane // that this instance has followed
@@ -55,18 +57,74 @@ const (
 	joinAgain = 5 * time.Second
 )
 
+// lookOutside is how often what Outside says is asked for.
+const lookOutside = 100 * time.Millisecond
+
 // Run follows the partitions that the group gives to this instance until ctx ends, or until a lane ends for good.
 func (t *Topic) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { t.Reader.Run(ctx) })
+	for {
+		if err := t.until(ctx, func(why error) bool { return why == nil }); err != nil {
+			return err
+		}
+		inside, leave := context.WithCancel(ctx)
+		running.Go(func() {
+			_ = t.until(inside, func(why error) bool { return why != nil })
+			leave()
+		})
+		err := t.member(inside)
+		leave()
+		if ctx.Err() != nil || !errors.Is(err, context.Canceled) {
+			return err
+		}
+	}
+}
+
+// until waits until what Outside says is as wanted, or until ctx ends, and publishes why this instance is out of the group.
+func (t *Topic) until(ctx context.Context, wanted func(error) bool) error {
+	ticker := time.NewTicker(lookOutside)
+	defer ticker.Stop()
+	for {
+		why := t.Outside()
+		if why != nil {
+			t.out(why)
+		}
+		if wanted(why) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+}
+
+// out has all lanes stand by.
+func (t *Topic) out(why error) {
+	t.mutex.Lock()
+	before := t.problem
+	t.problem = why
+	t.mutex.Unlock()
+	if !same(before, why) && !errors.Is(why, errNotLooked) {
+		t.Log.Warn("out of the consumer group", "group", t.Group.Name, logkey.Reason, why)
+	}
+	for _, lane := range t.Lanes() {
+		lane.State.standingBy("", why)
+	}
+}
+
+// member is in the group until ctx ends, or until a lane ends for good.
+func (t *Topic) member(ctx context.Context) error {
 	group, err := t.Client.Join(t.Group)
 	if err != nil {
 		return err
 	}
 	defer group.Close()
-	ctx, cancel := context.WithCancel(ctx)
-	var reading sync.WaitGroup
-	defer reading.Wait()
-	defer cancel()
-	reading.Go(func() { t.Reader.Run(ctx) })
 	for {
 		generation, err := group.Next(ctx)
 		switch {
