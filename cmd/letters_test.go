@@ -38,15 +38,16 @@ func TestDeadLettersAreListedRetriedAndDiscarded(t *testing.T) {
 		t.Errorf("%q", r.stdout)
 	}
 	var letter struct {
-		ID, Kind, Topic, Encoding, Record, Reason string
-		Partition, Offset                         *int
-		Bytes                                     int
+		ID, Kind, Topic, Record, Reason string
+		RecordKeyBase64                 string `json:"record_key_base64"`
+		Partition, Offset               *int
+		Bytes                           int
 	}
 	first, _, _ := strings.Cut(p.want(0, "incrementer", "deadletters", "list", "-o", "json").stdout, "\n")
 	if err := json.Unmarshal([]byte(first), &letter); err != nil {
 		t.Fatal(err)
 	}
-	if letter.ID != id(0) || letter.Kind != "record" || letter.Topic != topic || *letter.Partition != 0 || *letter.Offset != 0 || letter.Encoding != "base64" || letter.Bytes != 14 {
+	if letter.ID != id(0) || letter.Kind != "record" || letter.Topic != topic || *letter.Partition != 0 || *letter.Offset != 0 || letter.RecordKeyBase64 != "/w==" || letter.Record != "no JSON \x1b[31m" || letter.Bytes != 14 {
 		t.Errorf("%s", first)
 	}
 	if r := p.want(0, "incrementer", "status"); !strings.Contains(r.stdout, "dead letters: 4 ") {

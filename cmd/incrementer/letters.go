@@ -38,8 +38,10 @@ type letterState struct {
 	Fault     string  `json:"fault,omitempty"` // one of few, as the metric's reason
 	RecordKey *string `json:"record_key,omitempty"`
 	Record    *string `json:"record,omitempty"` // as far as it is kept
-	Encoding  string  `json:"encoding,omitempty"`
-	Bytes     int64   `json:"bytes,omitempty"` // that key and record had
+	Bytes     int64   `json:"bytes,omitempty"`  // that key and record had
+
+	RecordKeyBase64 *string `json:"record_key_base64,omitempty"` // where they are no text
+	RecordBase64    *string `json:"record_base64,omitempty"`
 
 	DiscardedAt time.Time `json:"discarded_at,omitzero"`
 }
@@ -54,22 +56,23 @@ func letterOf(l counter.Letter) letterState {
 	}
 	s.Offset, s.Fault, s.Bytes = &l.Offset, l.Fault, l.Size
 	s.Topic, s.Partition = l.Topic, partitionOf(l.Lane)
-	encode := func(data []byte) string { return string(data) }
-	if !isText(l.RecordKey) || !isText(l.Record) {
-		s.Encoding, encode = "base64", base64.StdEncoding.EncodeToString
-	}
-	if l.RecordKey != nil {
-		text := encode(l.RecordKey.Data)
-		s.RecordKey = &text
-	}
-	if l.Record != nil {
-		text := encode(l.Record.Data)
-		s.Record = &text
-	}
+	s.RecordKey, s.RecordKeyBase64 = textOrBase64(l.RecordKey)
+	s.Record, s.RecordBase64 = textOrBase64(l.Record)
 	return s
 }
 
-func isText(b *bson.Binary) bool { return b == nil || utf8.Valid(b.Data) }
+// textOrBase64 is nil twice for none.
+func textOrBase64(b *bson.Binary) (text, encoded *string) {
+	if b == nil {
+		return nil, nil
+	}
+	if utf8.Valid(b.Data) {
+		t := string(b.Data)
+		return &t, nil
+	}
+	e := base64.StdEncoding.EncodeToString(b.Data)
+	return nil, &e
+}
 
 // partitionOf is the last part of the name of a topic's lane.
 func partitionOf(lane string) *int {
