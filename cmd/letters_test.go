@@ -12,7 +12,7 @@ import (
 
 func TestDeadLettersAreListedRetriedAndDiscarded(t *testing.T) {
 	t.Parallel()
-	p, k, topic := reacting(t)
+	p, k, topic := reacting(t, 2)
 	p.want(0, "incrementer", "setup")
 	if r := p.want(0, "incrementer", "deadletters", "list"); r.stdout != "there are none\n" {
 		t.Errorf("%s", r.stdout)

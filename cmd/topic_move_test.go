@@ -15,7 +15,7 @@ import (
 // of taking it back and forth.
 func TestAnInstanceWithAnOlderFileLeavesATopicToTheNewerOnes(t *testing.T) {
 	t.Parallel()
-	p, k, topic := reacting(t)
+	p, k, topic := reacting(t, 2)
 	react := func(n int) {
 		t.Helper()
 		for range n {

@@ -14,10 +14,10 @@ import (
 )
 
 // reacting is a place whose counter is incremented by events from a topic.
-func reacting(t *testing.T) (*place, *realtest.Kafka, string) {
+func reacting(t *testing.T, partitions int) (*place, *realtest.Kafka, string) {
 	t.Helper()
 	k, m := realtest.SharedKafka(t), plain.start(t)
-	topic := k.Topic(t, 2, nil)
+	topic := k.Topic(t, partitions, nil)
 	client := realtest.Client(t, m.URI())
 	p := &place{t: t, client: client, app: realtest.DatabaseOn(t, client), state: realtest.DatabaseOn(t, client)}
 	if err := client.Database(p.app).CreateCollection(t.Context(), "reactions"); err != nil {
@@ -36,6 +36,7 @@ counters:
     source: reactions
     rows: {database: %[5]s, collection: reactions, created_at: created_at}
     key: post_id
+    soft_delete: deleted_at
     target: {database: %[5]s, collection: post_counters}
 incrementer: {listen: 127.0.0.1:0, idle_checkpoint: 200ms, lease: 6s}
 reconciler: {listen: 127.0.0.1:0, judge_timeout: 10s, every: 1s, settle: 3s, lease: 2s}
@@ -45,7 +46,7 @@ reconciler: {listen: 127.0.0.1:0, judge_timeout: 10s, every: 1s, settle: 3s, lea
 
 func TestACounterIsKeptFromATopicAlsoWhenAnInstanceIsKilled(t *testing.T) {
 	t.Parallel()
-	p, k, topic := reacting(t)
+	p, k, topic := reacting(t, 2)
 	p.want(0, "incrementer", "setup")
 	react := func(n int) {
 		t.Helper()
