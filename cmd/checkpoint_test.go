@@ -171,3 +171,75 @@ func TestAResetThatCannotBeSaysWhy(t *testing.T) {
 		t.Errorf("gaps are recorded for %v", got)
 	}
 }
+
+func TestAResetOfATopicsLaneIsMadeRightByTheNextRun(t *testing.T) {
+	t.Parallel()
+	p, k, topic := reacting(t, 2)
+	p.edit(func(text string) string { return strings.Replace(text, "settle: 3s", "settle: 1s", 1) })
+	r := &reactions{place: p, kafka: k, topic: topic, partitions: 2}
+	lane := "reactions/" + topic + "/0"
+	reset := []string{"checkpoint", "reset", lane, "--to"}
+	p.want(0, "incrementer", "setup")
+	p.wantLine(1, []string{"reset lane " + lane + ": never started: `incrementer run` starts it"}, "incrementer", append(reset, "now")...)
+	p.wantLine(2, []string{`no lane "reactions" in the configuration: it may be reactions/` + topic + "/PARTITION"},
+		"incrementer", "checkpoint", "reset", "reactions", "--to", "now")
+	p.wantLine(2, []string{"topic " + topic + " has 2 partitions, numbered from 0: there is no lane reactions/" + topic + "/2"},
+		"incrementer", "checkpoint", "reset", "reactions/"+topic+"/2", "--to", "now")
+	burst := func() {
+		t.Helper()
+		if err := r.burst(t.Context(), 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := p.start("incrementer")
+	began := time.Now()
+	burst()
+	recounted := func() (got report) {
+		t.Helper()
+		realtest.Eventually(t, 3*patience, "the counters to be recounted", func() bool {
+			run := p.run("reconciler", "run", "--once", "-o", "json")
+			return run.code == 0 && p.active() && json.Unmarshal([]byte(run.stdout), &got) == nil
+		})
+		r.wantCounted()
+		return got
+	}
+	recounted()
+	p.wantLine(2, []string{"reset lane " + lane + ": 2100-02-03T04:05:0", " lies ahead of the server's time"}, "incrementer", append(reset, "2100-02-03T04:05:06Z")...)
+
+	// Back, beside an owner at work: every event of the partition is counted once more, and told to be neither lost nor late.
+	displayed := func() (sum int64) {
+		for post := range stormyPosts {
+			sum += p.displayed("post_counters", post)
+		}
+		return sum
+	}
+	for _, to := range []string{"earliest", began.UTC().Format(time.RFC3339)} {
+		before := displayed()
+		out := p.want(0, "incrementer", append(reset, to)...).stdout
+		if !strings.HasPrefix(out, "lane "+lane+" moved from offset ") || !strings.Contains(out, " to offset 0\n") ||
+			!strings.Contains(out, "marked for a full recount: reactions_per_post\nwhat happened in between is counted a second time, and shown so, until a run of "+
+				"the reconciler when the lane has come to the present and reconciler.settle (1s) is over, which makes it right\n") {
+			t.Errorf("reset to %s says\n%s", to, out)
+		}
+		realtest.Eventually(t, patience, "the owner reads the partition once more", func() bool { return displayed() > before })
+		for _, c := range recounted().Counters {
+			if c.Late != 0 || len(c.Drifted) == 0 || c.Drifted[0].Cause != "reset" {
+				t.Errorf("after the reset to %s: %+v", to, c)
+			}
+		}
+	}
+
+	// While nobody runs: what happens then is skipped in one of the partitions, and made right as well.
+	s.terminate()
+	s.ended()
+	burst()
+	if out := p.want(0, "incrementer", append(reset, "now")...).stdout; !strings.Contains(out, "what happened in between is not counted until ") {
+		t.Errorf("reset to now says\n%s", out)
+	}
+	p.start("incrementer")
+	recounted()
+	p.want(0, "reconciler", "verify", "--full", "--reconciler-judge-timeout", "15s")
+	if got := p.reasons(); !slices.Equal(got, []string{"reset", "reset", "reset"}) {
+		t.Errorf("gaps are recorded for %v", got)
+	}
+}

@@ -62,9 +62,9 @@ func (r *reactions) burst(ctx context.Context, n int) error {
 	_, err := collection.InsertMany(ctx, rows)
 	_, err2 := collection.UpdateMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: gone}}}},
 		bson.D{{Key: "$set", Value: bson.D{{Key: "deleted_at", Value: now}}}})
-	for len(events) > 0 && err == nil {
+	for p := rand.IntN(r.partitions); len(events) > 0 && err == nil; p++ {
 		part := min(len(events), 1+n/r.partitions)
-		err = r.kafka.Produce(ctx, r.topic, int32(rand.IntN(r.partitions)), events[:part]...)
+		err = r.kafka.Produce(ctx, r.topic, int32(p%r.partitions), events[:part]...)
 		r.events.Add(int64(part))
 		events = events[part:]
 	}

@@ -16,6 +16,7 @@ type report struct {
 	Counters    []struct {
 		Counter           string
 		Checked, Repaired int64
+		Late              int64
 		Skipped           map[string]int64
 		Drift             struct{ Over, Under, Keys, Max int64 }
 		Drifted           []struct {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,7 +22,9 @@ import (
 	"driftless/internal/counter"
 	"driftless/internal/daemon"
 	"driftless/internal/deployment"
+	"driftless/internal/incrementer"
 	"driftless/internal/stream"
+	"driftless/internal/stream/kafka"
 )
 
 func checkpointResetCommand() *cobra.Command {
@@ -29,11 +32,13 @@ func checkpointResetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reset LANE --to now|earliest|TIME",
 		Short: "Move a lane to another position, record it and mark its counters for a recount",
-		Long: "reset moves a lane to now, to the earliest change that the oplog keeps, or to a time within it. It is recorded as a gap\n" +
-			"with the reason reset, and every counter of the lane is marked: the reconciler's next run makes right what is then\n" +
-			"counted twice or not at all. An incrementer that follows the lane goes on from the new position by itself.",
+		Long: "reset moves a lane to now, to the earliest change that the oplog keeps, or to a time within it; a lane of a topic behind the\n" +
+			"last record, to the first one that is kept, or to the first one of a time or later. It is recorded as a gap with the reason\n" +
+			"reset, and every counter of the lane is marked: the reconciler's next run makes right what is then counted twice or not at\n" +
+			"all. An incrementer that follows the lane goes on from the new position by itself.",
 		Example: "  incrementer checkpoint reset comments --to now\n" +
-			"  incrementer checkpoint reset comments/3 --to 2026-11-30T08:00:00Z",
+			"  incrementer checkpoint reset comments/3 --to 2026-11-30T08:00:00Z\n" +
+			"  incrementer checkpoint reset reactions/topic/0 --to earliest",
 		Args:              oneLane,
 		ValidArgsFunction: completeLanes,
 	}
@@ -76,10 +81,9 @@ func reset(cmd *cobra.Command, lane, to string) error {
 	if err != nil {
 		return err
 	}
-	ids := lanesOf(c)
-	i := slices.IndexFunc(ids, func(id checkpoint.LaneID) bool { return id.String() == lane })
-	if i < 0 {
-		return daemon.Usagef("no lane %q in the configuration: it may be %s", lane, strings.Join(namesOf(ids), ", "))
+	id, err := laneNamed(c, lane)
+	if err != nil {
+		return err
 	}
 	ctx := cmd.Context()
 	client, err := deployment.Connect(ctx, c.MongoDB, program)
@@ -90,44 +94,80 @@ func reset(cmd *cobra.Command, lane, to string) error {
 	if err := deployment.Permitted(ctx, client, deployment.Privileges(c, definitions, deployment.Follow)); err != nil {
 		return err
 	}
-	position, err := goal.position(ctx, client)
-	if err != nil {
-		return err
-	}
-	definitions = counter.OfSource(definitions, ids[i].Source)
-	store, states := checkpoint.NewStore(client, c.MongoDB.StateDatabase), counter.NewStates(client, c.MongoDB.StateDatabase)
-	before, after, err := counter.NewLane(ids[i], client, store, states, definitions).Reset(ctx, position)
+	definitions = counter.OfSource(definitions, id.Source)
+	before, after, err := goal.move(ctx, client, c, id, definitions)
 	switch {
 	case errors.Is(err, counter.ErrAhead):
 		return daemon.WithExitCode(err, daemon.Usage)
 	case errors.Is(err, counter.ErrNeverStarted):
-		return fmt.Errorf("%w: `incrementer run` starts it at the present", err)
+		return fmt.Errorf("%w: `incrementer run` starts it", err)
 	case errors.Is(err, checkpoint.ErrPartitions):
 		return fmt.Errorf("%w: restart `incrementer run`, which starts the lanes of the configuration afresh", err)
 	case err != nil:
 		return err
 	}
-	return toldOf(cmd.OutOrStdout(), before, after, definitions)
+	return toldOf(cmd.OutOrStdout(), before, after, definitions, c.Reconciler.Settle)
+}
+
+// laneNamed finds a lane of the configuration. How many a topic has is not known here.
+func laneNamed(c *config.Config, name string) (checkpoint.LaneID, error) {
+	ids := lanesOf(c)
+	if i := slices.IndexFunc(ids, func(id checkpoint.LaneID) bool { return id.String() == name }); i >= 0 {
+		return ids[i], nil
+	}
+	names := namesOf(ids)
+	for _, source := range c.Sources {
+		if source.Kafka == nil {
+			continue
+		}
+		id := checkpoint.LaneID{Source: source.Name, Topic: source.Kafka.Topic}
+		id.Partition, _ = strconv.Atoi(name[strings.LastIndex(name, "/")+1:])
+		if id.Partition >= 0 && id.String() == name {
+			return id, nil
+		}
+		names = append(names, id.Source+"/"+id.Topic+"/PARTITION")
+	}
+	return checkpoint.LaneID{}, daemon.Usagef("no lane %q in the configuration: it may be %s", name, strings.Join(names, ", "))
 }
 
 // toldOf says what a reset did.
-func toldOf(w io.Writer, before, after checkpoint.Checkpoint, definitions []*counter.Definition) error {
-	from := "no checkpoint"
-	if before.Seq > 0 {
-		from = stream.InWords(before.Position)
-	}
+func toldOf(w io.Writer, before, after checkpoint.Checkpoint, definitions []*counter.Definition, settle time.Duration) error {
 	names := make([]string, len(definitions))
 	for i, d := range definitions {
 		names[i] = d.Name
 	}
-	effect := "what happened in between is not counted"
-	if after.Position.Before(before.Position) {
+	effect, until := "what happened in between is not counted", "the reconciler's next run"
+	if isBefore(after, before) {
 		effect = "what happened in between is counted a second time, and shown so,"
 	}
+	if after.Topic != "" {
+		until = fmt.Sprintf("a run of the reconciler when the lane has come to the present and reconciler.settle (%s) is over", settle)
+	}
 	_, err := fmt.Fprintf(w, "lane %s moved from %s to %s\nrecorded as a gap with the reason %s; marked for a full recount: %s\n"+
-		"%s until the reconciler's next run, which makes it right\n",
-		after.Lane, from, stream.InWords(after.Position), counter.ReasonReset, cmp.Or(strings.Join(names, ", "), "none"), effect)
+		"%s until %s, which makes it right\n",
+		after.Lane, placeOf(before), placeOf(after), counter.ReasonReset, cmp.Or(strings.Join(names, ", "), "none"), effect, until)
 	return err
+}
+
+// placeOf is where a lane is, as people read it.
+func placeOf(at checkpoint.Checkpoint) string {
+	if at.Seq == 0 {
+		return "no checkpoint"
+	}
+	if p, err := stream.TopicPositionOf(at.Token); err == nil {
+		return fmt.Sprintf("offset %d", p.Offset)
+	}
+	return stream.InWords(at.Position)
+}
+
+// isBefore reports whether a lane is less far at a than at b.
+func isBefore(a, b checkpoint.Checkpoint) bool {
+	p, err := stream.TopicPositionOf(a.Token)
+	q, err2 := stream.TopicPositionOf(b.Token)
+	if err == nil && err2 == nil {
+		return p.Offset < q.Offset
+	}
+	return a.Position.Before(b.Position)
 }
 
 // goal is where --to leads.
@@ -150,6 +190,44 @@ func goalOf(to string) (goal, error) {
 		return goal{}, daemon.Usagef("--to %s is neither now, nor earliest, nor a time as in 2026-11-30T08:00:00Z", to)
 	}
 	return goal{at: at}, nil
+}
+
+// move resets a lane to the goal, and returns the states before and after.
+func (g goal) move(ctx context.Context, client *mongo.Client, c *config.Config, id checkpoint.LaneID, definitions []*counter.Definition) (before, after checkpoint.Checkpoint, err error) {
+	store, states := checkpoint.NewStore(client, c.MongoDB.StateDatabase), counter.NewStates(client, c.MongoDB.StateDatabase)
+	if id.Topic == "" {
+		position, err := g.position(ctx, client)
+		if err != nil {
+			return before, after, err
+		}
+		return counter.NewLane(id, client, store, states, definitions).Reset(ctx, position)
+	}
+	source, _ := c.Source(id.Source)
+	broker, err := kafka.New(kafka.OptionsOf(source.Kafka))
+	if err != nil {
+		return before, after, err
+	}
+	defer broker.Close()
+	places := incrementer.Places{Client: broker, Start: g.start()}
+	if id.Partitions, err = places.Partitions(ctx); err != nil {
+		return before, after, err
+	}
+	if id.Partition >= id.Partitions {
+		return before, after, daemon.Usagef("topic %s has %d partitions, numbered from 0: there is no lane %s", id.Topic, id.Partitions, id)
+	}
+	return counter.NewLane(id, client, store, states, definitions).OfTopic(places, c.Reconciler.Settle).Reset(ctx)
+}
+
+// start is the goal as a source that is a topic says where it starts.
+func (g goal) start() string {
+	switch {
+	case g.earliest:
+		return "earliest"
+	case g.at.IsZero():
+		return "latest"
+	default:
+		return g.at.Format(time.RFC3339Nano)
+	}
 }
 
 // position is the cluster time of the goal, one that the history reaches back to; zero for now.

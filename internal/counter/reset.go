@@ -41,10 +41,38 @@ func (l *Lane) Reset(ctx context.Context, position bson.Timestamp) (from, to che
 	case position.After(now):
 		return from, to, fmt.Errorf("reset lane %s: %s %w, %s", l.ID, stream.InWords(position), ErrAhead, stream.InWords(now))
 	}
+	to, err = l.afresh(ctx, position, brokenIn(from))
+	if err != nil {
+		return from, to, err
+	}
+	return l.leap(ctx, to)
+}
+
+// Reset is Lane.Reset for a partition of a topic: it goes to the beginning that the topic names, an earlier or a later one.
+func (l *TopicLane) Reset(ctx context.Context) (from, to checkpoint.Checkpoint, err error) {
+	if from, err = l.resettable(ctx); err != nil {
+		return from, to, fmt.Errorf("reset lane %s: %w", l.ID, err)
+	}
+	token, err := l.topic.Beginning(ctx, l.ID.Partition, false)
+	if err != nil {
+		return from, to, fmt.Errorf("reset lane %s: %w", l.ID, err)
+	}
+	if to, err = l.afreshAt(ctx, token, brokenIn(from)); err != nil {
+		return from, to, err
+	}
+	if now := time.Now(); stream.Clock(to.Position).After(now) {
+		return from, to, fmt.Errorf("reset lane %s: %s %w, %s", l.ID, stream.InWords(to.Position), ErrAhead, now.UTC().Format(time.RFC3339))
+	}
+	return l.leap(ctx, to)
+}
+
+// leap is a reset's jump, between the transactions of an owner at work. It reads where the lane is inside its own: an owner has
+// moved on between any two others.
+func (l *Lane) leap(ctx context.Context, goal checkpoint.Checkpoint) (from, to checkpoint.Checkpoint, err error) {
 	policy := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond),
 		backoff.WithMaxInterval(200*time.Millisecond), backoff.WithMaxElapsedTime(resetFor))
 	err = backoff.Retry(func() error {
-		from, to, err = l.resetTo(ctx, position)
+		from, to, err = l.jump(ctx, goal, ReasonReset, l.resettable)
 		if err == nil || errors.Is(err, checkpoint.ErrFenced) || IsConflict(err) || hasLabel(err, "TransientTransactionError") {
 			return err
 		}
@@ -56,15 +84,6 @@ func (l *Lane) Reset(ctx context.Context, position bson.Timestamp) (from, to che
 	return from, to, nil
 }
 
-// resetTo is one attempt. It reads where the lane is inside the transaction: an owner at work has moved on between any two
-// others.
-func (l *Lane) resetTo(ctx context.Context, position bson.Timestamp) (from, to checkpoint.Checkpoint, err error) {
-	if from, err = l.resettable(ctx); err != nil {
-		return from, to, err
-	}
-	return l.jump(ctx, position, ReasonReset, brokenIn(from), l.resettable)
-}
-
 // resettable returns where the lane is. It may have no checkpoint any more: then its counters are known.
 func (l *Lane) resettable(ctx context.Context) (checkpoint.Checkpoint, error) {
 	from := checkpoint.Checkpoint{Lane: l.ID.String()}
@@ -73,7 +92,7 @@ func (l *Lane) resettable(ctx context.Context) (checkpoint.Checkpoint, error) {
 		return from, err
 	}
 	for _, lane := range lanes {
-		if lane.Partitions != l.ID.Count() {
+		if lane.Topic != l.ID.Topic || l.ID.Topic == "" && lane.Partitions != l.ID.Count() {
 			return from, l.divided(lane)
 		}
 		if lane.Lane == from.Lane {

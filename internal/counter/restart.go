@@ -38,18 +38,19 @@ func (l *Lane) Restart(ctx context.Context, reason string, broken map[string]str
 	if err != nil {
 		return from, err
 	}
-	_, at, err := l.jump(ctx, position, reason, broken, func(context.Context) (checkpoint.Checkpoint, error) { return from, nil })
+	to, err := l.afresh(ctx, position, broken)
+	if err != nil {
+		return from, err
+	}
+	_, at, err := l.jump(ctx, to, reason, func(context.Context) (checkpoint.Checkpoint, error) { return from, nil })
 	return at, err
 }
 
-// jump moves the lane to a position that does not follow from what it has applied, and records it. where says, inside the
+// jump moves the lane to a state that does not follow from what it has applied, and records it. where says, inside the
 // transaction, which state it leaves. It returns the states before and after.
-func (l *Lane) jump(ctx context.Context, position bson.Timestamp, reason string, broken map[string]string,
+func (l *Lane) jump(ctx context.Context, to checkpoint.Checkpoint, reason string,
 	where func(context.Context) (checkpoint.Checkpoint, error),
-) (from, to checkpoint.Checkpoint, err error) {
-	if to, err = l.afresh(ctx, position, broken); err != nil {
-		return from, to, err
-	}
+) (from, _ checkpoint.Checkpoint, err error) {
 	err = l.transact(ctx, func(ctx context.Context) error {
 		if from, err = where(ctx); err != nil {
 			return err

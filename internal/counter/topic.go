@@ -82,7 +82,15 @@ func (l *TopicLane) first(ctx context.Context, states map[string]State, broken m
 	if err != nil {
 		return checkpoint.Checkpoint{}, err
 	}
-	return l.beginAt(ctx, checkpoint.Checkpoint{Lane: l.ID.String()}, token, "", broken, !fresh)
+	none := checkpoint.Checkpoint{Lane: l.ID.String()}
+	if !fresh {
+		return l.beginAt(ctx, none, token, "", broken)
+	}
+	to, err := l.afreshAt(ctx, token, broken)
+	if err != nil {
+		return none, err
+	}
+	return l.started(to, l.move(ctx, none, to, func(ctx context.Context) error { return l.checkpoints.Supersede(ctx, l.ID) }))
 }
 
 // Restart leaves a position that cannot be resumed: the lane goes on behind the last record, the gap is recorded with the
@@ -105,7 +113,7 @@ func (l *TopicLane) Restart(ctx context.Context, reason string, broken map[strin
 	if err != nil {
 		return from, err
 	}
-	return l.beginAt(ctx, from, token, reason, broken, true)
+	return l.beginAt(ctx, from, token, reason, broken)
 }
 
 // takeOver starts all lanes of the topic at once, in place of a change stream's or another topic's, behind the last records:
@@ -162,34 +170,31 @@ func (l *TopicLane) atEnds(ctx context.Context, like checkpoint.Checkpoint) ([]c
 	return lanes, nil
 }
 
-// beginAt moves the lane to a token that does not follow from what it has applied.
-func (l *TopicLane) beginAt(ctx context.Context, from checkpoint.Checkpoint, token bson.Raw, reason string, broken map[string]string, marks bool) (checkpoint.Checkpoint, error) {
-	since, err := l.now(ctx)
+// beginAt moves the lane to a token that does not follow from what it has applied, and marks its counters.
+func (l *TopicLane) beginAt(ctx context.Context, from checkpoint.Checkpoint, token bson.Raw, reason string, broken map[string]string) (checkpoint.Checkpoint, error) {
+	to, err := l.afreshAt(ctx, token, broken)
 	if err != nil {
 		return from, err
+	}
+	_, at, err := l.jump(ctx, to, reason, func(ctx context.Context) (checkpoint.Checkpoint, error) {
+		return from, l.checkpoints.Supersede(ctx, l.ID)
+	})
+	return at, err
+}
+
+// afreshAt is the state of the lane when it begins at a token, as things are now.
+func (l *TopicLane) afreshAt(ctx context.Context, token bson.Raw, broken map[string]string) (checkpoint.Checkpoint, error) {
+	since, err := l.now(ctx)
+	if err != nil {
+		return checkpoint.Checkpoint{}, err
 	}
 	to, err := l.afresh(ctx, since, broken)
 	if err != nil {
-		return from, err
+		return to, err
 	}
 	at, err := stream.TokenTime(token)
-	if err != nil {
-		return from, err
-	}
-	to.Seq, to.Token, to.Position, to.Topic = max(from.Seq, l.last.Seq)+1, token, stream.Before(at), l.ID.Topic
-	return l.started(to, l.transact(ctx, func(ctx context.Context) error {
-		if err := l.checkpoints.Supersede(ctx, l.ID); err != nil {
-			return err
-		}
-		if err := l.checkpoints.Advance(ctx, from, to); err != nil || !marks {
-			return err
-		}
-		before := from
-		if before.Seq == 0 {
-			before = l.last
-		}
-		return l.lost(ctx, before, to, reason)
-	}))
+	to.Token, to.Position, to.Topic = token, stream.Before(at), l.ID.Topic
+	return to, err
 }
 
 // Check looks whether at still stands for what is there: see Lane.Check. Another number of partitions is due to be loaded.

@@ -125,7 +125,10 @@ func compare(r reading, upsert bool, state counter.State) verdict {
 	if total := d.Total - r.tail; d.Exists && v.displayed == v.truth && total != v.truth {
 		v.displayed, v.totalAlone = total, true // users read it, too
 	}
-	v.drift, v.late = v.displayed-v.truth, r.late
+	v.drift = v.displayed - v.truth
+	if reasonOf(state) != CauseReset { // which has events read once more that are long counted
+		v.late = r.late
+	}
 	if v.drift != 0 {
 		v.recurring, v.anew = d.Drifted, d.Repair.IsZero() && d.Base == 0
 		v.excused = v.anew || v.unexplained() == 0 || state.State == counter.Rebasing || r.mark.Reason != "" || upsert && r.mark.ByLane()
