@@ -191,7 +191,7 @@ func (p *pass) stand(ctx context.Context) (standing, error) {
 		if s.cut != 0 {
 			lane.Position = s.through()
 		}
-		if err := judgeable(d, lane); err != nil {
+		if err := judgeable(d, lane, p.settings.Settle); err != nil {
 			return standing{}, err
 		}
 	}
@@ -202,13 +202,15 @@ func (p *pass) stand(ctx context.Context) (standing, error) {
 }
 
 // judgeable returns *unjudgedError when the counter cannot be judged at the checkpoint.
-func judgeable(d *counter.Definition, at checkpoint.Checkpoint) error {
+func judgeable(d *counter.Definition, at checkpoint.Checkpoint, settle time.Duration) error {
 	counting, ok := at.Counters[d.Name]
 	switch {
 	case !ok || counting.Hash != d.Hash:
 		return &unjudgedError{skipDefinition, "the incrementer counts it by another definition than this configuration file: give both programs the same file and restart the one that runs with the older"}
 	case counting.Broken != "":
 		return &unjudgedError{skipBroken, "its expression fails on the server: " + counting.Broken}
+	case at.Position.Before(counting.Since) && d.ByEvents():
+		return &unjudgedError{skipPosition, settling(counting.Since, settle)}
 	case at.Position.Before(counting.Since):
 		return &unjudgedError{skipPosition, "the incrementer took it up in the middle of a transaction: waiting for a later position"}
 	case at.Tail.TooLarge:

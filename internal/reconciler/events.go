@@ -2,6 +2,7 @@ package reconciler
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"driftless/internal/checkpoint"
 	"driftless/internal/counter"
+	"driftless/internal/stream"
 )
 
 // Counters that events from a topic increment have no position in common with their rows. They are judged at a moment, the
@@ -21,6 +23,14 @@ func cutOf(lanes []checkpoint.Checkpoint, settle time.Duration) int64 {
 	width := int64(counter.FinestBucket(settle) / time.Second)
 	at := int64(standing{lanes: lanes}.through().T) - int64(math.Ceil(settle.Seconds()))
 	return max(1, at-at%width) // a lane that has just begun with the oldest record is nowhere yet
+}
+
+// settling says until when a counter waits that was taken up so lately that events of before may still come. since is the first
+// cut that it can be judged at.
+func settling(since bson.Timestamp, settle time.Duration) string {
+	first := stream.Clock(since)
+	return fmt.Sprintf("the incrementer took it up at %s, and events that were under way then may take reconciler.settle (%s): waiting until its lanes have passed %s",
+		first.Add(-settle).Format(time.RFC3339), settle, first.Add(counter.FinestBucket(settle)+settle).Format(time.RFC3339))
 }
 
 // readEvents takes one cut: checkpoints, state and documents in one snapshot, the rows in the same one, or in that of the cut.
