@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -85,9 +86,9 @@ func (k *checker) looks() []func(context.Context) []Finding {
 		k.server, k.members, k.defaultWriteConcern, k.privileges, k.setup, k.targets, k.expressions,
 	}
 	if k.use == Follow {
-		return append(all, k.sources, k.topics, k.oplog, k.imageExpiry, k.setIdentity, k.lanes)
+		return append(all, k.sources, k.topics, k.settling, k.oplog, k.imageExpiry, k.setIdentity, k.lanes)
 	}
-	return append(all, k.snapshots)
+	return append(all, k.settling, k.snapshots)
 }
 
 // sources looks whether there is anything to follow.
@@ -125,7 +126,11 @@ func (k *checker) ask(ctx context.Context, answer any, command ...bson.E) error 
 // Optional lists what a use can do without, for what docs/privileges.md says.
 func Optional(definitions []*counter.Definition, use Use) []Privilege {
 	if use == Follow {
-		return []Privilege{onCluster("getClusterParameter", "getDefaultRWConcern", "replSetGetConfig", "replSetGetStatus"), readOplog}
+		cluster := []string{"getClusterParameter", "getDefaultRWConcern", "replSetGetConfig", "replSetGetStatus"}
+		if slices.ContainsFunc(definitions, (*counter.Definition).ByTime) {
+			cluster = slices.Insert(cluster, 2, "getParameter")
+		}
+		return []Privilege{onCluster(cluster...), readOplog}
 	}
 	return append(remake(definitions), onCluster("getDefaultRWConcern", "getParameter", "replSetGetStatus"))
 }

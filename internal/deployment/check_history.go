@@ -114,14 +114,15 @@ func (k *checker) snapshots(ctx context.Context) []Finding {
 		return append([]Finding{k.unseen(subjectSnapshots, err, onCluster("getParameter"))}, k.judged(ctx, usualSnapshots)...)
 	}
 	window := time.Duration(answer.Seconds) * time.Second
-	return append([]Finding{snapshotWindow(window, k.config.Reconciler.JudgeTimeout)}, k.judged(ctx, window)...)
+	return append([]Finding{snapshotWindow(window, k.asOfSettle(), k.config.Reconciler.JudgeTimeout)}, k.judged(ctx, window)...)
 }
 
 // usualSnapshots is the server's default.
 const usualSnapshots = 300 * time.Second
 
-func snapshotWindow(window, judgeTimeout time.Duration) Finding {
-	if need := max(enoughSnapshots, judgeTimeout); window < need {
+// snapshotWindow judges how far snapshots reach back, where rows are read as of so long ago.
+func snapshotWindow(window, ago, judgeTimeout time.Duration) Finding {
+	if need := ago + max(enoughSnapshots, judgeTimeout); window < need {
 		return Finding{Warn, subjectSnapshots, fmt.Sprintf("%s: a count of rows that takes longer, or a position that is older, is not judged", span(window)),
 			fmt.Sprintf("db.adminCommand({setParameter: 1, minSnapshotHistoryWindowInSeconds: %.0f}) on every member", max(usualSnapshots, need).Seconds())}
 	}

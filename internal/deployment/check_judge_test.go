@@ -86,9 +86,10 @@ func TestWhichImagesAreKeptLongEnough(t *testing.T) {
 
 func TestWhichSnapshotsReachBackFarEnough(t *testing.T) {
 	t.Parallel()
-	wantFinding(t, "a minute", snapshotWindow(time.Minute, 10*time.Second), OK, "60 s", "")
-	wantFinding(t, "less", snapshotWindow(59*time.Second, 10*time.Second), Warn, "59 s", "minSnapshotHistoryWindowInSeconds: 300")
-	wantFinding(t, "less than a run waits", snapshotWindow(5*time.Minute, 10*time.Minute), Warn, "5 min", "minSnapshotHistoryWindowInSeconds: 600")
+	wantFinding(t, "a minute", snapshotWindow(time.Minute, 0, 10*time.Second), OK, "60 s", "")
+	wantFinding(t, "less", snapshotWindow(59*time.Second, 0, 10*time.Second), Warn, "59 s", "minSnapshotHistoryWindowInSeconds: 300")
+	wantFinding(t, "less than a run waits", snapshotWindow(5*time.Minute, 0, 10*time.Minute), Warn, "5 min", "minSnapshotHistoryWindowInSeconds: 600")
+	wantFinding(t, "rows as of long ago", snapshotWindow(5*time.Minute, 5*time.Minute, 10*time.Second), Warn, "5 min", "minSnapshotHistoryWindowInSeconds: 360")
 }
 
 func TestWhichLanesAreInTime(t *testing.T) {
