@@ -1,7 +1,9 @@
 package cmd_test
 
 import (
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -55,6 +57,15 @@ func without(all []deployment.Privilege, action string) []deployment.Privilege {
 // as makes a user with exactly these privileges and configures it.
 func (p *place) as(m *realtest.Mongod, name string, privileges []deployment.Privilege) {
 	p.t.Helper()
+	uri := p.user(m, name, privileges)
+	p.edit(func(text string) string { return uriInFile.ReplaceAllString(text, strconv.Quote(uri)) })
+}
+
+var uriInFile = regexp.MustCompile(`"mongodb://[^"]*"`)
+
+// user makes one with exactly these privileges, and returns where it connects to.
+func (p *place) user(m *realtest.Mongod, name string, privileges []deployment.Privilege) (uri string) {
+	p.t.Helper()
 	list := make(bson.A, len(privileges))
 	for i, g := range privileges {
 		resource := bson.D{{Key: "db", Value: g.Database}, {Key: "collection", Value: g.Collection}}
@@ -66,7 +77,7 @@ func (p *place) as(m *realtest.Mongod, name string, privileges []deployment.Priv
 	name += "_" + p.app
 	p.must("admin", bson.D{{Key: "createRole", Value: name}, {Key: "privileges", Value: list}, {Key: "roles", Value: bson.A{}}})
 	p.must("admin", bson.D{{Key: "createUser", Value: name}, {Key: "pwd", Value: password}, {Key: "roles", Value: bson.A{name}}})
-	p.configure("mongodb://"+name+":"+password+"@"+m.Addr()+"/?replicaSet=rs0", "")
+	return "mongodb://" + name + ":" + password + "@" + m.Addr() + "/?replicaSet=rs0"
 }
 
 // Each program works as a user that may do exactly what deployment.Privileges lists for it, and nothing else.

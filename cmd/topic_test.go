@@ -16,7 +16,12 @@ import (
 // reacting is a place whose counter is incremented by events from a topic.
 func reacting(t *testing.T, partitions int) (*place, *realtest.Kafka, string) {
 	t.Helper()
-	k, m := realtest.SharedKafka(t), plain.start(t)
+	return reactingOn(t, plain.start(t), partitions)
+}
+
+func reactingOn(t *testing.T, m *realtest.Mongod, partitions int) (*place, *realtest.Kafka, string) {
+	t.Helper()
+	k := realtest.SharedKafka(t)
 	topic := k.Topic(t, partitions, nil)
 	client := realtest.Client(t, m.URI())
 	p := &place{t: t, client: client, app: realtest.DatabaseOn(t, client), state: realtest.DatabaseOn(t, client)}

@@ -59,10 +59,24 @@ type Folded struct {
 
 // Change is an event that is more, or less, than two contributions.
 type Change struct {
-	Operation string        // the event's operationType
-	Row       bson.RawValue // _id of the row, zero when the event is not about one
-	Paths     []string      // of an update: what it changed, none when that is not known
-	Token     bson.Raw      // of the event
+	Operation string         // the event's operationType
+	Row       bson.RawValue  // _id of the row, zero when the event is not about one
+	Paths     []string       // of an update: what it changed, none when that is not known
+	Token     bson.Raw       // of the event
+	Recorded  bson.Timestamp // its cluster time, of a record that says so
+}
+
+// at is the cluster time of the change. Where neither the token nor the record says, it is the end of the second that the lane
+// was in: a recount of before that has not seen it.
+func (c Change) at() (bson.Timestamp, error) {
+	if !c.Recorded.IsZero() {
+		return c.Recorded, nil
+	}
+	at, err := stream.TokenTime(c.Token)
+	if _, none := stream.TopicPositionOf(c.Token); none == nil {
+		at.I = math.MaxUint32
+	}
+	return at, err
 }
 
 // Dead is an event from a topic that cannot be read.
@@ -241,6 +255,9 @@ func (f *folder) special(value bsoncore.Value, token bson.Raw) error {
 	change := Change{Operation: operation, Token: token}
 	if row, err := doc.LookupErr("row"); err == nil {
 		change.Row = bson.RawValue{Type: bson.Type(row.Type), Value: row.Data}
+	}
+	if t, i, ok := doc.Lookup("at").TimestampOK(); ok {
+		change.Recorded = bson.Timestamp{T: t, I: i}
 	}
 	var err error
 	if change.Paths, err = pathsOf(doc); err != nil {

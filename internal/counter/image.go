@@ -12,8 +12,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-
-	"driftless/internal/stream"
 )
 
 const (
@@ -189,7 +187,7 @@ func (w *images) sort(changes []Change) ([]rowRead, error) {
 	}
 	var wanted []rowRead
 	for _, c := range changes {
-		at, err := stream.TokenTime(c.Token)
+		at, err := c.at()
 		if err != nil {
 			return nil, err
 		}
@@ -206,7 +204,9 @@ func (w *images) sort(changes []Change) ([]rowRead, error) {
 		}
 		if !isFree {
 			w.out.Events++
-			w.out.after = at
+			if w.out.after.Before(at) { // of a topic they may come in any order
+				w.out.after = at
+			}
 		}
 		if len(l.counters) > 0 {
 			wanted = append(wanted, l)

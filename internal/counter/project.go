@@ -179,6 +179,9 @@ func document(id string, at time.Time, bucket Bucket, contributions []contributi
 // specialDocument has the form that Fold reads: a change whose images are not known, or one that is not about a row.
 func specialDocument(c envelope.Change) bson.Raw {
 	special := bsoncore.NewDocumentBuilder().AppendString("op", string(c.Op))
+	if !c.ClusterTime.IsZero() {
+		special.AppendTimestamp("at", c.ClusterTime.T, c.ClusterTime.I)
+	}
 	if !c.Row.IsZero() {
 		special.AppendValue("row", bsoncore.Value{Type: bsoncore.Type(c.Row.Type), Data: c.Row.Value})
 	}

@@ -91,7 +91,7 @@ func Privileges(c *config.Config, definitions []*counter.Definition, use Use) []
 			continue
 		}
 		all.add(d.Rows.Database, "", "listCollections")
-		all.add(d.Rows.Database, d.Rows.Collection, need.rows...)
+		all.add(d.Rows.Database, d.Rows.Collection, need.rowsOf(d, use)...)
 		all.add(d.Rows.Database, d.Rows.Collection, "listIndexes")
 		all.add(d.Target.Database, "", "listCollections")
 		all.add(d.Target.Database, d.Target.Collection, need.of(d)...)
@@ -111,6 +111,14 @@ func Privileges(c *config.Config, definitions []*counter.Definition, use Use) []
 // DiscardPrivileges are what it takes to discard dead letters.
 func DiscardPrivileges(stateDatabase string) []Privilege {
 	return []Privilege{{stateDatabase, counter.DeadLettersCollection, []string{"find", "insert", "remove"}}}
+}
+
+// rowsOf adds what takes a change that comes without its image from a topic, of which the row tells the key.
+func (n needs) rowsOf(d *counter.Definition, use Use) []string {
+	if use == Follow && d.ByEvents() && !d.ByTime() {
+		return []string{"find"}
+	}
+	return n.rows
 }
 
 // of leaves out what a target never sees in which no documents are made, or no marks of touched keys.

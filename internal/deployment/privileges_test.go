@@ -85,3 +85,21 @@ func TestGrantsReachAsFarAsTheServersDo(t *testing.T) {
 		}
 	}
 }
+
+// A change that comes from a topic without its image takes a look at its row; an event of its own says all there is.
+func TestATopicTakesNoChangeStreamAndAtMostALookAtRows(t *testing.T) {
+	for format, want := range map[string]string{"event": "listIndexes on app.comments", "debezium": "find, listIndexes on app.comments"} {
+		c, _ := define(t, true)
+		c.Sources[0].ChangeStream, c.Sources[0].Kafka = nil, &config.Kafka{Format: format}
+		c.Counters[0].Format = format
+		definitions, err := counter.DefineAll(c.Counters)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range Privileges(c, definitions, Follow) {
+			if got := inWords([]Privilege{p}); p.Collection == "comments" && got != want {
+				t.Errorf("format %s: %s, want %s", format, got, want)
+			}
+		}
+	}
+}

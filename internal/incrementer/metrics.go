@@ -217,8 +217,7 @@ func (o Observer) Applied(a counter.Applied) {
 func (o Observer) imageless(i counter.Imageless) {
 	m := o.Metrics
 	m.skipped.WithLabelValues(o.Source, "missing_image").Add(float64(i.Events))
-	const message, remedy = "changes without an image, nothing of them is applied: ",
-		"run `incrementer setup` to turn changeStreamPreAndPostImages on"
+	const message = "changes without an image, nothing of them is applied: "
 	switch {
 	case len(i.Recounts) > 0 && m.missingTold.due(time.Now()):
 		var names []string
@@ -226,11 +225,19 @@ func (o Observer) imageless(i counter.Imageless) {
 			names = append(names, d.Name)
 		}
 		o.Log.Error(message+"counters are marked for a full recount", logkey.Source, o.Source, logkey.Events, i.Events,
-			"counters", names, "keys", len(i.Keys), logkey.Error, i.Why, logkey.Action, remedy)
-	case len(i.Recounts) == 0 && i.Events > 0 && m.keysTold.due(time.Now()):
+			"counters", names, "keys", len(i.Keys), logkey.Error, i.Why, logkey.Action, imagesFor(i.Recounts[0]))
+	case len(i.Recounts) == 0 && len(i.Keys) > 0 && m.keysTold.due(time.Now()):
 		o.Log.Warn(message+"their keys are marked for a recount", logkey.Source, o.Source, logkey.Events, i.Events,
-			"keys", len(i.Keys), logkey.Action, remedy)
+			"keys", len(i.Keys), logkey.Action, imagesFor(i.Keys[0].Counter))
 	}
+}
+
+// imagesFor says how changes come with their images to a counter.
+func imagesFor(d *counter.Definition) string {
+	if d.ByEvents() {
+		return "have the connector publish the row before and after each change, as the README says of Kafka"
+	}
+	return "run `incrementer setup` to turn changeStreamPreAndPostImages on"
 }
 
 // dead counts and tells records that could not be read.
