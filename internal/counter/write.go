@@ -18,10 +18,18 @@ func database(client *mongo.Client, name string) *mongo.Database {
 		SetReadPreference(readpref.Primary()).SetWriteConcern(writeconcern.Majority()))
 }
 
-// equalKey is {_id: {$eq: key}}: the only safe way to look for a key, since a row may hold {$ne: null} for one.
+// equalKey looks for a key. It is {_id: {$eq: key}}, since a row may hold {$ne: null} for one, and {_id: key} where the type of
+// the key leaves no other reading: that alone the server takes for a look at the _id, without planning a query for each update.
 func equalKey(key bson.RawValue) bson.Raw {
-	eq := bsoncore.NewDocumentBuilder().AppendValue("$eq", bsoncore.Value{Type: bsoncore.Type(key.Type), Data: key.Value}).Build()
-	return bson.Raw(bsoncore.NewDocumentBuilder().AppendDocument("_id", eq).Build())
+	value := bsoncore.Value{Type: bsoncore.Type(key.Type), Data: key.Value}
+	switch key.Type { //nolint:exhaustive // the others may be read as more than a value
+	case bson.TypeInt32, bson.TypeInt64, bson.TypeDouble, bson.TypeDecimal128, bson.TypeString, bson.TypeObjectID, bson.TypeBinary,
+		bson.TypeDateTime, bson.TypeTimestamp, bson.TypeBoolean:
+	default:
+		return bson.Raw(bsoncore.NewDocumentBuilder().
+			AppendDocument("_id", bsoncore.NewDocumentBuilder().AppendValue("$eq", value).Build()).Build())
+	}
+	return bson.Raw(bsoncore.NewDocumentBuilder().AppendValue("_id", value).Build())
 }
 
 // increment is the update of one counter document by one delta. A sum of zero moves nothing, but marks the key: the
