@@ -18,14 +18,21 @@ import (
 const maxDeadBytes = 1 << 20
 
 // Projector makes of the records of a topic what Pipeline makes of the events of a change stream: the contributions of the row
-// before and after to every counter.
+// before and after to every counter. It is used by one goroutine at a time.
 type Projector struct {
 	decoder    envelope.Decoder
 	rows       []config.Rows // by counter
 	evaluators []*Evaluator
 	settle     time.Duration
 	unseen     func() time.Duration
+	room       []byte // where documents are made, many in one piece of memory
 }
+
+// roomSize is how much memory is taken at a time, and the room that is left for a document in it.
+const (
+	roomSize = 64 << 10
+	roomLeft = 1 << 10
+)
 
 // NewProjector projects for definitions, all of one source, in their order. settle is how long an event may be under way, and
 // unseen says how long ago the last reconcile was: see BucketOf.
@@ -108,7 +115,7 @@ func (p *Projector) event(c envelope.Change, at, now time.Time) (bson.Raw, error
 		return nil, &deadError{"time_ahead", fmt.Sprintf("the time %s is %s ahead of now, more than reconciler.settle: no run would come to it",
 			at.Format(time.RFC3339), at.Sub(now).Round(time.Second))}
 	}
-	return document(c.ID, at, BucketOf(at, FinestBucket(p.settle), max(now.Sub(at), p.unseen())), contributions), nil
+	return p.document(c.ID, at, BucketOf(at, FinestBucket(p.settle), max(now.Sub(at), p.unseen())), contributions), nil
 }
 
 // contributions of a change whose images are known.
@@ -159,21 +166,37 @@ func (p *Projector) byTable(c envelope.Change) ([]contribution, error) {
 }
 
 // document has the form that Fold reads.
-func document(id string, at time.Time, bucket Bucket, contributions []contribution) bson.Raw {
-	doc := bsoncore.NewDocumentBuilder()
+func (p *Projector) document(id string, at time.Time, bucket Bucket, contributions []contribution) bson.Raw {
+	if cap(p.room)-len(p.room) < roomLeft {
+		p.room = make([]byte, 0, roomSize)
+	}
+	start, dst := bsoncore.AppendDocumentStart(p.room)
 	if id != "" {
-		doc.AppendString(fieldID, id)
+		dst = bsoncore.AppendStringElement(dst, fieldID, id)
 	}
-	doc.AppendDateTime(fieldWallTime, at.UnixMilli()).
-		AppendDocument(fieldBucket, bsoncore.NewDocumentBuilder().AppendInt64("0", bucket.Start).AppendInt64("1", bucket.Width).Build())
+	dst = bsoncore.AppendDateTimeElement(dst, fieldWallTime, at.UnixMilli())
+	within, dst := bsoncore.AppendDocumentElementStart(dst, fieldBucket)
+	dst = bsoncore.AppendInt64Element(bsoncore.AppendInt64Element(dst, "0", bucket.Start), "1", bucket.Width)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, within) // fails beyond 2 GiB
 	for _, c := range contributions {
-		part := bsoncore.NewDocumentBuilder().AppendValue("k", bsoncore.Value{Type: bsoncore.Type(c.key.Type), Data: c.key.Value})
-		if c.weight != 1 {
-			part.AppendInt64("w", c.weight)
-		}
-		doc.AppendDocument(string(c.side)+strconv.Itoa(c.counter), part.Build())
+		dst = c.append(dst)
 	}
-	return bson.Raw(doc.Build())
+	dst, _ = bsoncore.AppendDocumentEnd(dst, start)
+	p.room = dst
+	return bson.Raw(dst[start:len(dst):len(dst)])
+}
+
+// append appends an element: the side and the number of the counter, the key, and the weight unless it is 1.
+func (c contribution) append(dst []byte) []byte {
+	dst = append(dst, byte(bsoncore.TypeEmbeddedDocument), c.side)
+	dst = append(strconv.AppendInt(dst, int64(c.counter), 10), 0)
+	start, dst := bsoncore.AppendDocumentStart(dst)
+	dst = bsoncore.AppendValueElement(dst, "k", bsoncore.Value{Type: bsoncore.Type(c.key.Type), Data: c.key.Value})
+	if c.weight != 1 {
+		dst = bsoncore.AppendInt64Element(dst, "w", c.weight)
+	}
+	dst, _ = bsoncore.AppendDocumentEnd(dst, start) // fails beyond 2 GiB
+	return dst
 }
 
 // specialDocument has the form that Fold reads: a change whose images are not known, or one that is not about a row.

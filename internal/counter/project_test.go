@@ -1,6 +1,9 @@
 package counter
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -102,6 +105,53 @@ func TestChangesOfOtherCollectionsAreNoneOfACounters(t *testing.T) {
 		doc, _, dead := p.Project(nil, []byte(record), time.Unix(1_700_000_030, 0))
 		if dead != nil || (doc != nil) != want {
 			t.Errorf("%s: %v, %v", collection, doc, dead)
+		}
+	}
+}
+
+// A filter that is more than the _id makes the server plan each update; one that may be read as an operator finds other documents.
+func TestKeysAreLookedForByTheirValueAlone(t *testing.T) {
+	for _, value := range []any{int32(1), int64(1), 1.5, "$ne", bson.NewObjectID(), true, time.Unix(1, 0), bson.Decimal128{}, bson.Binary{Data: []byte("b")}} {
+		key := rawValue(t, value)
+		if got := equalKey(key).Lookup("_id"); !got.Equal(key) {
+			t.Errorf("%v is looked for by %v", key, got)
+		}
+	}
+	for _, value := range []any{bson.D{{Key: "$ne", Value: nil}}, bson.D{{Key: "a", Value: 1}}, bson.Regex{Pattern: "."}, bson.Null{}, bson.A{1}} {
+		key := rawValue(t, value)
+		if got := equalKey(key).Lookup("_id", "$eq"); !got.Equal(key) {
+			t.Errorf("%v is looked for by %v", key, equalKey(key))
+		}
+	}
+}
+
+func rawValue(t *testing.T, value any) bson.RawValue {
+	t.Helper()
+	kind, data, err := bson.MarshalValue(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bson.RawValue{Type: kind, Value: data}
+}
+
+// Documents of many records share memory, and keep what they hold.
+func TestProjectedRecordsKeepWhatTheyHold(t *testing.T) {
+	p, err := NewProjector(reactionDecoder(), reactions(t), 30*time.Second, func() time.Duration { return 0 })
+	if err != nil {
+		t.Fatal(err)
+	}
+	const many = 5000 // more than fit into one piece of memory
+	key := func(i int) string { return strings.Repeat("k", i%3000) + strconv.Itoa(i) }
+	docs := make([]bson.Raw, many)
+	for i := range docs {
+		value := fmt.Sprintf(`{"type":"purged","post_id":%q,"at":1700000001000}`, key(i))
+		if docs[i], _, err = p.Project(nil, []byte(value), time.Unix(1_700_000_030, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, doc := range docs {
+		if got := doc.Lookup("b0", "k").StringValue(); doc.Validate() != nil || got != key(i) || doc.Lookup("b1", "w").Int64() != 7 {
+			t.Fatalf("record %d became %v", i, doc)
 		}
 	}
 }

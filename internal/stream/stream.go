@@ -104,9 +104,20 @@ type TopicPosition struct {
 }
 
 // Token is the position as a resume token.
-func (p TopicPosition) Token() bson.Raw {
-	return bson.Raw(bsoncore.NewDocumentBuilder().AppendBinary("topic", 0, p.Topic[:]).AppendInt64("offset", p.Offset).
-		AppendInt32("epoch", p.Epoch).AppendDateTime("through", p.Through.UnixMilli()).Build())
+func (p TopicPosition) Token() bson.Raw { return p.AppendToken(make([]byte, 0, TopicTokenSize)) }
+
+// TopicTokenSize is how many bytes the token of a position takes.
+const TopicTokenSize = 4 + (1 + len("topic\x00") + 5 + 16) + (1 + len("offset\x00") + 8) + (1 + len("epoch\x00") + 4) + (1 + len("through\x00") + 8) + 1
+
+// AppendToken appends the position as a resume token.
+func (p TopicPosition) AppendToken(dst []byte) []byte {
+	start, dst := bsoncore.AppendDocumentStart(dst)
+	dst = bsoncore.AppendBinaryElement(dst, "topic", 0, p.Topic[:])
+	dst = bsoncore.AppendInt64Element(dst, "offset", p.Offset)
+	dst = bsoncore.AppendInt32Element(dst, "epoch", p.Epoch)
+	dst = bsoncore.AppendDateTimeElement(dst, "through", p.Through.UnixMilli())
+	dst, _ = bsoncore.AppendDocumentEnd(dst, start) // fails beyond 2 GiB
+	return dst
 }
 
 // TopicPositionOf reads a token. ErrForeignToken: it is a change stream's.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"pgregory.net/rapid"
@@ -267,4 +268,15 @@ func FuzzTokenTime(f *testing.F) {
 			t.Fatalf("%q taken for %v", text, at)
 		}
 	})
+}
+
+func TestATokenOfATopicHasTheSizeThatIsReservedForIt(t *testing.T) {
+	p := TopicPosition{Topic: [16]byte{1, 2}, Offset: 1 << 40, Epoch: 7, Through: time.UnixMilli(1_700_000_000_123).UTC()}
+	token := p.Token()
+	if len(token) != TopicTokenSize || token.Validate() != nil {
+		t.Errorf("token of %d bytes, want %d: %v", len(token), TopicTokenSize, token.Validate())
+	}
+	if got, err := TopicPositionOf(token); err != nil || got != p {
+		t.Errorf("read back as %+v, want %+v: %v", got, p, err)
+	}
 }

@@ -73,7 +73,7 @@ func (d changeStream) Decode(_, data []byte) (Change, error) {
 	if err != nil {
 		return Change{}, err
 	}
-	c.ID, err = idOf(payload, d.id)
+	c.ID, err = idOf(payload.first(d.id)[0], d.id)
 	return c, err
 }
 

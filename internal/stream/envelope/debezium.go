@@ -61,7 +61,7 @@ func (d debezium) Decode(key, data []byte) (Change, error) {
 	if c.Row.IsZero() {
 		c.Row = debeziumRow(key)
 	}
-	c.ID, err = idOf(payload, d.id)
+	c.ID, err = idOf(payload.first(d.id)[0], d.id)
 	return c, err
 }
 
@@ -70,7 +70,7 @@ func (d debezium) Decode(key, data []byte) (Change, error) {
 func (d debezium) flat(key []byte, payload, deleted value) (Change, error) {
 	switch string(deleted.content()) {
 	case "true":
-		id, err := idOf(payload, d.id)
+		id, err := idOf(payload.first(d.id)[0], d.id)
 		return Change{Op: Delete, BeforeUnknown: true, Row: debeziumRow(key), ID: id}, err
 	case "false":
 		return Change{}, unsupported("op", "is missing: the transform ExtractNewDocumentState took the envelope away, and with it the types of the fields: remove the transform")

@@ -28,7 +28,8 @@ func (e *event) Decode(_, data []byte) (Change, error) {
 	case record.kind() != object:
 		return Change{}, notJSON("the record's value is %s, not a JSON object", record.excerpt())
 	}
-	kind, err := e.typeOf(record)
+	found := record.first(e.kind, e.key, e.time, e.id)
+	kind, err := e.typeOf(found[0])
 	if err != nil {
 		return Change{}, err
 	}
@@ -37,19 +38,19 @@ func (e *event) Decode(_, data []byte) (Change, error) {
 		return Change{Skip: SkipUnknownType, Type: kind}, nil
 	}
 	c := Change{Op: Event, Type: kind, Delta: delta}
-	if c.Key, err = e.keyOf(record); err != nil {
+	if c.Key, err = e.keyOf(found[1]); err != nil {
 		return Change{}, err
 	}
-	if c.Time, err = e.timeOf(record); err != nil {
+	if c.Time, err = e.timeOf(found[2]); err != nil {
 		return Change{}, err
 	}
-	c.ID, err = idOf(record, e.id)
+	c.ID, err = idOf(found[3], e.id)
 	return c, err
 }
 
 // typeOf is a text, or a number or a truth value as it is written.
-func (e *event) typeOf(record value) (string, error) {
-	v, err := record.at(e.kind)
+func (e *event) typeOf(m member) (string, error) {
+	v, err := m.at(e.kind, 1)
 	if err != nil {
 		return "", err
 	}
@@ -65,8 +66,8 @@ func (e *event) typeOf(record value) (string, error) {
 	}
 }
 
-func (e *event) keyOf(record value) (bson.RawValue, error) {
-	v, err := record.at(e.key)
+func (e *event) keyOf(m member) (bson.RawValue, error) {
+	v, err := m.at(e.key, 1)
 	if err != nil {
 		return bson.RawValue{}, err
 	}
@@ -83,8 +84,8 @@ func (e *event) keyOf(record value) (bson.RawValue, error) {
 	return key, nil
 }
 
-func (e *event) timeOf(record value) (time.Time, error) {
-	v, err := record.at(e.time)
+func (e *event) timeOf(m member) (time.Time, error) {
+	v, err := m.at(e.time, 1)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -143,11 +144,11 @@ func millis(s string) (time.Time, bool) {
 
 // idOf is what tells a record from all others: the text at a path, or the JSON of another value. None is asked for
 // without a path.
-func idOf(record value, p path) (string, error) {
+func idOf(m member, p path) (string, error) {
 	if p == nil {
 		return "", nil
 	}
-	v, err := record.at(p)
+	v, err := m.at(p, 1)
 	switch {
 	case err != nil:
 		return "", err

@@ -148,20 +148,44 @@ func (v value) bytes() []byte {
 // at finds the value at a path; nil where there is none. A name that stands twice is nobody's: what other readers take
 // differs.
 func (v value) at(p path) (value, error) {
-	for i, part := range p {
-		var found value
-		for name, member := range v.members() {
-			if string(name) != part {
+	if len(p) == 0 {
+		return v, nil
+	}
+	return v.first(p)[0].at(p, 1)
+}
+
+// member is what an object holds under one name.
+type member struct {
+	value value
+	twice bool
+}
+
+// maxPaths is how many paths can be looked up in one walk.
+const maxPaths = 4
+
+// first looks up the first parts of some paths, in one walk. A path may be nil.
+func (v value) first(paths ...path) (found [maxPaths]member) {
+	for name, m := range v.members() {
+		for i, p := range paths {
+			if len(p) == 0 || string(name) != p[0] {
 				continue
 			}
-			if found != nil {
-				return nil, malformed(p[:i+1].String(), "stands twice in the record")
-			}
-			found = member
+			found[i] = member{m, found[i].value != nil}
 		}
-		v = found
 	}
-	return v, nil
+	return found
+}
+
+// at finds the value at the rest of a path, of which n parts lead to the member.
+func (m member) at(p path, n int) (value, error) {
+	switch {
+	case m.twice:
+		return nil, malformed(p[:n].String(), "stands twice in the record")
+	case n == len(p):
+		return m.value, nil
+	default:
+		return m.value.first(p[n:])[0].at(p, n+1)
+	}
 }
 
 // opened is what a string holds as JSON, and v itself when it is no string. ok is false when the string is no JSON.
