@@ -3,7 +3,7 @@ GOLANGCI := .cache/bin/golangci-lint
 GOLANGCI_VERSION := v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint bench soak chaos mongod kafka clean
+.PHONY: help build demo test lint bench soak chaos mongod kafka streams clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ test: mongod kafka ## every test, on real servers, with the race detector
 lint: $(GOLANGCI) ## golangci-lint with the rules of .golangci.yaml
 	$(GOLANGCI) run ./...
 
-bench: mongod ## catch-up beside reading the stream alone, a full pass beside one $group, touched keys among few and many, as ratios; PART=catchup|recount|touched for one, SCALE=n for more data, LANES=n to compare n lanes with one
+bench: mongod $(if $(or $(LANES),$(filter-out kafka,$(PART))),,kafka streams) ## catch-up beside reading the stream alone, a full pass beside one $group, touched keys among few and many, a topic beside Kafka Streams, as ratios; PART=catchup|recount|touched|kafka for one, SCALE=n for more data, LANES=n to compare n lanes with one
 	go run ./bench
 
 soak: mongod kafka ## the tests whose short form is in `make test`, with their full numbers
@@ -37,6 +37,9 @@ mongod: # a real server for the tests
 
 kafka: # a real broker for the tests
 	@scripts/get-kafka >/dev/null
+
+streams: # Kafka Streams, to compare with
+	@scripts/get-streams >/dev/null
 
 $(GOLANGCI):
 	GOBIN=$(abspath .cache/bin) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)

@@ -1,7 +1,8 @@
 // Command bench measures driftless beside the limits of the server, in one run on a private mongod: how long it takes to
 // catch up with a backlog, against reading the same stream and doing nothing; a full pass of the reconciler, against one
-// plain $group over the same rows; a run over touched keys in a small and in a large collection; with LANES, how long it takes
-// several lanes to catch up instead of one, and what they cost.
+// plain $group over the same rows; a run over touched keys in a small and in a large collection; a catch-up with a topic of a
+// private broker beside Kafka Streams, and what bad records and `dedupe` take off it; with LANES, how long it takes several lanes to
+// catch up instead of one, and what they cost.
 package main
 
 import (
@@ -26,13 +27,13 @@ const rounds = 3
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := bench(ctx); err != nil {
+	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func bench(ctx context.Context) error {
+func run(ctx context.Context) error {
 	scale, err := scaleOf(os.Getenv("SCALE"))
 	if err != nil {
 		return err
@@ -61,20 +62,26 @@ func bench(ctx context.Context) error {
 		return divide(ctx, client, scale, most)
 	}
 	for _, p := range parts {
-		if err := p.measure(ctx, client, scale); err != nil {
+		if err := p.measure(ctx, bench{client, server.URI()}, scale); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
 	return nil
 }
 
+// bench is the server that all is measured on.
+type bench struct {
+	client *mongo.Client
+	uri    string
+}
+
 // part is one measurement.
 type part struct {
 	name    string
-	measure func(context.Context, *mongo.Client, float64) error
+	measure func(ctx context.Context, on bench, scale float64) error
 }
 
-var allParts = []part{{"catchup", catchUp}, {"recount", recount}, {"touched", touched}}
+var allParts = []part{{"catchup", catchUp}, {"recount", recount}, {"touched", touched}, {"kafka", topics}}
 
 // partsOf reads PART: one of them, or all.
 func partsOf(text string) ([]part, error) {
@@ -86,7 +93,7 @@ func partsOf(text string) ([]part, error) {
 			return []part{p}, nil
 		}
 	}
-	return nil, fmt.Errorf("PART=%s: write catchup, recount or touched; all are measured without it", text)
+	return nil, fmt.Errorf("PART=%s: write catchup, recount, touched or kafka; all are measured without it", text)
 }
 
 // scaleOf reads SCALE: 1 is the backlog of 340,000 changes, and 1,000,000 rows to recount.
@@ -114,7 +121,8 @@ func lanesOf(text string) (int, error) {
 }
 
 // catchUp measures reading alone and catching up in turn, on the same backlog.
-func catchUp(ctx context.Context, client *mongo.Client, scale float64) error {
+func catchUp(ctx context.Context, on bench, scale float64) error {
+	client := on.client
 	var lanes []*subject
 	for round := range rounds {
 		s, err := newSubject(ctx, rowsOf(client), fmt.Sprint(round), 1)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"driftless/internal/reconciler"
@@ -16,7 +15,8 @@ const passRounds = 7
 
 // recount measures a full pass of the reconciler beside the plain $group over all rows that somebody would write instead. Two
 // forms of that are measured, scanning the rows and from the index, and the faster one counts.
-func recount(ctx context.Context, client *mongo.Client, scale float64) error {
+func recount(ctx context.Context, on bench, scale float64) error {
+	client := on.client
 	const rowsOfKey = 10
 	c, err := newCounted(ctx, client, "recount", max(1, int(100_000*scale)), func(int) int { return rowsOfKey })
 	if err != nil {

@@ -48,14 +48,8 @@ func newSubject(ctx context.Context, rows *mongo.Collection, name string, lanes 
 	c := config.Default()
 	c.MongoDB.StateDatabase = "state_" + name
 	c.Sources = []config.Source{{Name: "comments", ChangeStream: &config.ChangeStream{Database: in, Collection: rows.Name(), Partitions: lanes}}}
-	c.Counters = []config.Counter{{
-		Name: "comments_per_post", Source: "comments", Key: "post_id", SoftDelete: "deleted_at",
-		Rows: config.Rows{Database: in, Collection: rows.Name()},
-		Target: config.Target{
-			Database: "counts_" + name, Collection: "post_counters",
-			Base: "base_count", Live: "live_delta", ReconciledAt: "reconciled_at", Upsert: true,
-		},
-	}}
+	c.Counters = []config.Counter{commentsPerPost("counts_" + name)}
+	c.Counters[0].SoftDelete, c.Counters[0].Rows = "deleted_at", config.Rows{Database: in, Collection: rows.Name()}
 	definitions, err := counter.DefineAll(c.Counters)
 	if err != nil {
 		return nil, err
@@ -63,14 +57,8 @@ func newSubject(ctx context.Context, rows *mongo.Collection, name string, lanes 
 	if err := create(ctx, rows); err != nil {
 		return nil, err
 	}
-	steps, err := deployment.Plan(ctx, client, c, definitions)
-	if err != nil {
+	if err := setUp(ctx, client, c, definitions); err != nil {
 		return nil, err
-	}
-	for _, step := range steps {
-		if err := step.Do(ctx); err != nil {
-			return nil, fmt.Errorf("%s: %w", step.What, err)
-		}
 	}
 	s := &subject{
 		client: client, rows: rows, config: c, definitions: definitions,
@@ -83,6 +71,31 @@ func newSubject(ctx context.Context, rows *mongo.Collection, name string, lanes 
 	at, err := s.lanes[0].Load(ctx, nil) // starts all
 	s.start = at.Start()
 	return s, err
+}
+
+// commentsPerPost counts into a database of its own.
+func commentsPerPost(database string) config.Counter {
+	return config.Counter{
+		Name: "comments_per_post", Source: "comments", Key: "post_id",
+		Target: config.Target{
+			Database: database, Collection: "post_counters",
+			Base: "base_count", Live: "live_delta", ReconciledAt: "reconciled_at", Upsert: true,
+		},
+	}
+}
+
+// setUp does what `incrementer setup` does.
+func setUp(ctx context.Context, client *mongo.Client, c *config.Config, definitions []*counter.Definition) error {
+	steps, err := deployment.Plan(ctx, client, c, definitions)
+	if err != nil {
+		return err
+	}
+	for _, step := range steps {
+		if err := step.Do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.What, err)
+		}
+	}
+	return nil
 }
 
 // create makes a collection where there is none.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/mongo"
-
 	"driftless/internal/reconciler"
 )
 
@@ -18,7 +16,8 @@ const (
 )
 
 // touched measures a run over as many touched keys among few keys and among a hundred times as many, in turn.
-func touched(ctx context.Context, client *mongo.Client, scale float64) error {
+func touched(ctx context.Context, on bench, scale float64) error {
+	client := on.client
 	rowsOfKey := func(key int) int {
 		if key < touchedKeys {
 			return rowsOfTouched

@@ -45,7 +45,7 @@ type Options struct {
 	Log *slog.Logger
 	// OnRetry is called with the cause, an error that [Classify] has seen, before a request is tried again. It must not block.
 	OnRetry func(error)
-	// PartitionBytes is how much of one partition is fetched at a time, and how much waits for a consumer that is behind; 0 is 1 MiB.
+	// PartitionBytes is how much of one partition is fetched at a time, and how much waits for a consumer that is behind; 0 is 2 MiB.
 	// A larger batch of a producer comes whole.
 	PartitionBytes int
 	// Wait is how long a broker holds a fetch that finds nothing; 0 is 500 ms.
@@ -74,7 +74,7 @@ func New(o Options) (*Client, error) {
 	if c.log == nil {
 		c.log = slog.Default()
 	}
-	c.options.PartitionBytes = orDefault(o.PartitionBytes, 1<<20)
+	c.options.PartitionBytes = orDefault(o.PartitionBytes, 2<<20)
 	c.options.Wait = orDefault(o.Wait, 500*time.Millisecond)
 	dial, err := newDial(o)
 	if err != nil {

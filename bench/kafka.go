@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"driftless/internal/realtest"
+)
+
+// topicBench measures, in turn, an incrementer that catches up with a topic; the same where one record in a hundred cannot be
+// read, and with `dedupe`; and Kafka Streams, which counts the topic into the same MongoDB.
+type topicBench struct {
+	bench
+	broker       *realtest.Kafka
+	app          *streamsApp
+	clean, dirty published
+}
+
+// topicRun is what one round has measured.
+type topicRun struct{ ours, streams, dirty, deduped spell }
+
+func topics(ctx context.Context, on bench, scale float64) error {
+	broker, err := realtest.StartKafka(ctx, realtest.KafkaOptions{Optimize: true, HeapMB: 1024})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = broker.Stop() }()
+	app, err := newStreamsApp(ctx, on.uri, broker.Addr())
+	if err != nil {
+		return err
+	}
+	defer app.remove()
+	if err := create(ctx, rowsOf(on.client)); err != nil { // it is asked for, though nobody counts it here
+		return err
+	}
+	b := topicBench{bench: on, broker: broker, app: app}
+	if err := b.warmUp(ctx); err != nil {
+		return fmt.Errorf("warm up: %w", err)
+	}
+	if b.clean, err = backlogOf(scale).publish(ctx, broker, "clean", false); err != nil {
+		return err
+	}
+	if b.dirty, err = backlogOf(scale).publish(ctx, broker, "dirty", true); err != nil {
+		return err
+	}
+	runs := make([]topicRun, rounds)
+	for r := range runs {
+		if runs[r], err = b.round(ctx, fmt.Sprint(r)); err != nil {
+			return err
+		}
+	}
+	b.report(runs)
+	return nil
+}
+
+// warmUp lets both go once over a small topic, so that none of them pays for what a broker does only once.
+func (b *topicBench) warmUp(ctx context.Context) error {
+	small, err := backlogOf(0.01).publish(ctx, b.broker, "warm", false)
+	if err != nil {
+		return err
+	}
+	b.clean, b.dirty = small, small
+	_, err = b.round(ctx, "warm")
+	return err
+}
+
+func (b *topicBench) round(ctx context.Context, name string) (run topicRun, err error) {
+	if run.ours, err = b.member(ctx, b.clean, "clean_"+name, false); err != nil {
+		return run, err
+	}
+	if run.streams, err = b.app.catchUp(ctx, b.client, b.clean, name); err != nil {
+		return run, err
+	}
+	if run.dirty, err = b.member(ctx, b.dirty, "dirty_"+name, false); err != nil {
+		return run, err
+	}
+	if run.deduped, err = b.member(ctx, b.clean, "dedupe_"+name, true); err != nil {
+		return run, err
+	}
+	fmt.Printf("round %s: %s  one in a hundred is bad %s  dedupe %s  Kafka Streams %s\n",
+		name, run.ours.of(b.clean), run.dirty.of(b.dirty), run.deduped.of(b.clean), run.streams.of(b.clean))
+	return run, nil
+}
+
+// member measures a new incrementer that begins with the first record, and checks what it has counted.
+func (b *topicBench) member(ctx context.Context, topic published, name string, dedupe bool) (spell, error) {
+	m, err := newMember(ctx, b.bench, b.broker.Addr(), topic.topic, name, dedupe)
+	if err != nil {
+		return spell{}, err
+	}
+	spent, err := m.catchUp(ctx, b.client, topic.records())
+	if err != nil {
+		return spent, err
+	}
+	return spent, errors.Join(m.check(ctx, b.client, topic), m.drop(ctx, b.client))
+}
+
+// spell is how long a catch-up took from the start of the process, and from when it had its partitions, and the processor time
+// of it and of MongoDB.
+type spell struct{ took, assigned, processor time.Duration }
+
+func (s spell) of(t published) string {
+	return fmt.Sprintf("%s (%s, processors %s)", round(s.took), rate(t.records(), s.took), round(s.processor))
+}
+
+// report compares the medians.
+func (b *topicBench) report(runs []topicRun) {
+	middle := func(of func(topicRun) spell) spell {
+		var took, assigned, processor []time.Duration
+		for _, run := range runs {
+			s := of(run)
+			took, assigned, processor = append(took, s.took), append(assigned, s.assigned), append(processor, s.processor)
+		}
+		return spell{median(took), median(assigned), median(processor)}
+	}
+	ours, streams := middle(func(r topicRun) spell { return r.ours }), middle(func(r topicRun) spell { return r.streams })
+	dirty, deduped := middle(func(r topicRun) spell { return r.dirty }), middle(func(r topicRun) spell { return r.deduped })
+	each := float64(b.dirty.records()) / float64(b.clean.records())
+	fmt.Printf("topic: %.2f times as fast as Kafka Streams (exactly_once_v2) on %d events, starts included; %.2f times once the partitions are assigned, with %.2f of its processor time (medians of %d rounds: %s and %s)\n",
+		over(streams.took, ours.took), b.clean.events, over(streams.assigned, ours.assigned), over(ours.processor, streams.processor),
+		len(runs), ours.of(b.clean), streams.of(b.clean))
+	fmt.Printf("bad records: one in a hundred leaves %.2f of the speed, %.2f by processor time (%s)\n",
+		each*over(ours.took, dirty.took), each*over(ours.processor, dirty.processor), dirty.of(b.dirty))
+	fmt.Printf("dedupe: %.2f of the speed without, %.2f by processor time (%s)\n",
+		over(ours.took, deduped.took), over(ours.processor, deduped.processor), deduped.of(b.clean))
+}
+
+func over(a, b time.Duration) float64 { return a.Seconds() / b.Seconds() }
