@@ -57,10 +57,8 @@ func (b backlog) publish(ctx context.Context, kafka *realtest.Kafka, topic strin
 	gone := p.random.Perm(b.inserts)[:removed]
 	for i := range total {
 		at := p.since.Add(backlogAge * time.Duration(i) / time.Duration(total))
-		post, delta := int64(0), int64(1)
-		if i < b.inserts {
-			post = posts[i]
-		} else {
+		post, delta := posts[i%b.inserts], int64(1)
+		if i >= b.inserts {
 			post, delta = posts[gone[i-b.inserts]], -1
 		}
 		if err := p.event(ctx, post, delta, at); err != nil {

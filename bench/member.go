@@ -46,7 +46,7 @@ func newMember(ctx context.Context, on bench, broker, topic, name string, dedupe
 	if dedupe {
 		source.Dedupe = config.Dedupe{Field: "id", Window: dedupeWindow}
 	}
-	c.Sources = []config.Source{{Name: "comments", Kafka: source, OnPositionLost: "recount"}}
+	c.Sources = []config.Source{{Name: sourceName, Kafka: source, OnPositionLost: "recount"}}
 	c.Counters = []config.Counter{commentsPerPost("counts_" + name)}
 	c.Counters[0].Format, c.Counters[0].Rows.CreatedAt = config.FormatEvent, "created_at"
 	c.Counters[0].Rows.Database, c.Counters[0].Rows.Collection = rowsDatabase, rowsCollection
@@ -93,18 +93,27 @@ func (m *member) running(ctx context.Context, watch *progress, do func(context.C
 	}
 	defer func() { _ = client.Disconnect(context.WithoutCancel(ctx)) }()
 	source := m.config.Sources[0].Kafka
-	broker, err := kafka.New(kafka.OptionsOf(source))
+	of := kafka.OptionsOf(source)
+	of.Log = discard
+	broker, err := kafka.New(of)
 	if err != nil {
 		return err
 	}
 	defer broker.Close()
+	c := m.config.Incrementer
+	instances := &incrementer.Group{
+		Leases:  checkpoint.NewLeases(client, m.config.MongoDB.StateDatabase, "bench", c.Lease),
+		Sources: map[string]string{sourceName: "one configuration"}, Term: c.Lease, Log: discard,
+	}
 	topic := &incrementer.Topic{
-		Client: broker, Reader: broker.NewReader(), Group: kafka.GroupOptions{Name: source.Group, Session: m.config.Incrementer.Lease}, Log: discard,
+		Client: broker, Reader: broker.NewReader(), Group: kafka.GroupOptions{Name: source.Group, Session: c.Lease}, Log: discard,
+		Claim: instances.Leases.Claim, Outside: func() error { return instances.Outside(sourceName) },
 	}
 	topic.Lane = m.lanes(client, topic, watch)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return instances.Run(ctx) })
 	group.Go(func() error { return topic.Run(ctx) })
 	done := do(ctx)
 	stop()
@@ -126,7 +135,7 @@ func (m *member) lanes(client *mongo.Client, topic *incrementer.Topic, watch *pr
 		case m.joined <- time.Now():
 		default:
 		}
-		id := checkpoint.LaneID{Source: "comments", Topic: source.Topic, Partition: int(partition)}
+		id := checkpoint.LaneID{Source: sourceName, Topic: source.Topic, Partition: int(partition)}
 		counters := counter.NewLane(id, client, checkpoints, states, m.definitions).
 			OfTopic(incrementer.Places{Client: topic.Client, Start: source.Start}, c.Reconciler.Settle)
 		return &incrementer.Lane{
@@ -138,7 +147,7 @@ func (m *member) lanes(client *mongo.Client, topic *incrementer.Topic, watch *pr
 				}, err
 			},
 			NewApplier: func(ds []*counter.Definition) incrementer.Applier {
-				told := observer{incrementer.Observer{Metrics: metrics, Source: "comments", Lane: id.String(), Log: discard}, watch}
+				told := observer{incrementer.Observer{Metrics: metrics, Source: sourceName, Lane: id.String(), Log: discard}, watch}
 				applier := counter.NewApplier(client, checkpoints, states, ds, m.definitions, c.Incrementer.MaxBatchEvents, told)
 				if source.Dedupe.Field != "" {
 					applier.Window = source.Dedupe.Window

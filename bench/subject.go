@@ -24,6 +24,9 @@ import (
 	"driftless/internal/stream"
 )
 
+// sourceName is what the counters' source is called.
+const sourceName = "comments"
+
 // batchEvents is the default of incrementer.max_batch_events.
 const batchEvents = 20000
 
@@ -47,7 +50,7 @@ func newSubject(ctx context.Context, rows *mongo.Collection, name string, lanes 
 	client, in := rows.Database().Client(), rows.Database().Name()
 	c := config.Default()
 	c.MongoDB.StateDatabase = "state_" + name
-	c.Sources = []config.Source{{Name: "comments", ChangeStream: &config.ChangeStream{Database: in, Collection: rows.Name(), Partitions: lanes}}}
+	c.Sources = []config.Source{{Name: sourceName, ChangeStream: &config.ChangeStream{Database: in, Collection: rows.Name(), Partitions: lanes}}}
 	c.Counters = []config.Counter{commentsPerPost("counts_" + name)}
 	c.Counters[0].SoftDelete, c.Counters[0].Rows = "deleted_at", config.Rows{Database: in, Collection: rows.Name()}
 	definitions, err := counter.DefineAll(c.Counters)
@@ -64,7 +67,7 @@ func newSubject(ctx context.Context, rows *mongo.Collection, name string, lanes 
 		client: client, rows: rows, config: c, definitions: definitions,
 		checkpoints: checkpoint.NewStore(client, c.MongoDB.StateDatabase), states: counter.NewStates(client, c.MongoDB.StateDatabase),
 	}
-	s.ids = checkpoint.Lanes("comments", lanes)
+	s.ids = checkpoint.Lanes(sourceName, lanes)
 	for _, id := range s.ids {
 		s.lanes = append(s.lanes, counter.NewLane(id, client, s.checkpoints, s.states, definitions))
 	}
@@ -76,7 +79,7 @@ func newSubject(ctx context.Context, rows *mongo.Collection, name string, lanes 
 // commentsPerPost counts into a database of its own.
 func commentsPerPost(database string) config.Counter {
 	return config.Counter{
-		Name: "comments_per_post", Source: "comments", Key: "post_id",
+		Name: "comments_per_post", Source: sourceName, Key: "post_id",
 		Target: config.Target{
 			Database: database, Collection: "post_counters",
 			Base: "base_count", Live: "live_delta", ReconciledAt: "reconciled_at", Upsert: true,
@@ -178,7 +181,7 @@ func (s *subject) lane(i int, watch *progress) *incrementer.Lane {
 		ID: id, Definitions: s.definitions, Counters: s.lanes[i],
 		OpenSource: func(ds []*counter.Definition) (stream.Source, error) { return s.source(id, ds) },
 		NewApplier: func(ds []*counter.Definition) incrementer.Applier {
-			told := observer{incrementer.Observer{Metrics: laneMetrics, Source: "comments", Lane: id.String(), Log: log}, watch}
+			told := observer{incrementer.Observer{Metrics: laneMetrics, Source: sourceName, Lane: id.String(), Log: log}, watch}
 			return counter.NewApplier(s.client, s.checkpoints, s.states, ds, s.definitions, batchEvents, told)
 		},
 		IdleCheckpoint: s.config.Incrementer.IdleCheckpoint, State: incrementer.NewState(nil), Metrics: laneMetrics, Log: log,

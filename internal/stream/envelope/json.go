@@ -145,16 +145,8 @@ func (v value) bytes() []byte {
 	return []byte(s)
 }
 
-// at finds the value at a path; nil where there is none. A name that stands twice is nobody's: what other readers take
-// differs.
-func (v value) at(p path) (value, error) {
-	if len(p) == 0 {
-		return v, nil
-	}
-	return v.first(p)[0].at(p, 1)
-}
-
-// member is what an object holds under one name.
+// member is what an object holds under one name; nil where there is none. A name that stands twice is nobody's: what other readers
+// take differs.
 type member struct {
 	value value
 	twice bool
@@ -176,7 +168,7 @@ func (v value) first(paths ...path) (found [maxPaths]member) {
 	return found
 }
 
-// at finds the value at the rest of a path, of which n parts lead to the member.
+// at finds the value at the rest of a path, of which n parts lead to the member; nil where there is none.
 func (m member) at(p path, n int) (value, error) {
 	switch {
 	case m.twice:
