@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"driftless/internal/realtest"
 )
 
@@ -91,6 +93,9 @@ func (b *topicBench) round(ctx context.Context, name string) (run topicRun, err 
 	if err != nil {
 		return run, err
 	}
+	if err := b.settle(ctx); err != nil {
+		return run, err
+	}
 	streams, err := b.app.catchUp(ctx, b.client, b.clean, name)
 	if err != nil {
 		return run, err
@@ -107,11 +112,19 @@ func (b *topicBench) member(ctx context.Context, topic published, name string, d
 	if err != nil {
 		return spell{}, err
 	}
+	if err := b.settle(ctx); err != nil {
+		return spell{}, err
+	}
 	spent, err := m.catchUp(ctx, b.client, topic.records())
 	if err != nil {
 		return spent, err
 	}
 	return spent, errors.Join(m.check(ctx, b.client, topic), m.drop(ctx, b.client))
+}
+
+// settle has the server write down what it still has in memory, which nobody else is to pay for.
+func (b *topicBench) settle(ctx context.Context) error {
+	return b.client.Database("admin").RunCommand(ctx, bson.D{{Key: "fsync", Value: 1}}).Err()
 }
 
 // spell is how long a catch-up took from the start of the process, and from when it had its partitions, and the processor time
