@@ -35,7 +35,9 @@ import org.bson.Document;
 
 /**
  * Counts the events of a topic per key with Kafka Streams and keeps the counts in MongoDB by bulk upserts, as one would without
- * driftless. The record cache leaves one update per key and commit. The settings are in bench/streams.go.
+ * driftless. The record cache leaves one update per key and commit. What of them is not a full bulk is written within 50 ms, which
+ * may be after the commit: a crash between the two would lose it, and to wait would only be slower. The settings are in
+ * bench/streams.go.
  *
  * Arguments: topic, MongoDB URI, database, collection, how many events there are, their sum; then settings of Kafka Streams as
  * name=value. It prints "running" when it has its partitions, "done" when all events are counted and their sum is in MongoDB,
