@@ -41,38 +41,42 @@ func (l *Lane) Reset(ctx context.Context, position bson.Timestamp) (from, to che
 	case position.After(now):
 		return from, to, fmt.Errorf("reset lane %s: %s %w, %s", l.ID, stream.InWords(position), ErrAhead, stream.InWords(now))
 	}
-	to, err = l.afresh(ctx, position, brokenIn(from))
-	if err != nil {
-		return from, to, err
-	}
-	return l.leap(ctx, to)
+	return l.leap(ctx, func(from checkpoint.Checkpoint) (checkpoint.Checkpoint, error) {
+		return l.afresh(ctx, position, brokenIn(from))
+	})
 }
 
-// Reset is Lane.Reset for a partition of a topic: it goes to the beginning that the topic names, an earlier or a later one.
+// Reset is Lane.Reset for a partition of a topic: it goes to the beginning that the topic names, an earlier or a later one. Where
+// that is, and from when on counters may be judged, is found anew each time: what an owner at work has applied of later events is
+// applied once more, and must lie before.
 func (l *TopicLane) Reset(ctx context.Context) (from, to checkpoint.Checkpoint, err error) {
-	if from, err = l.resettable(ctx); err != nil {
-		return from, to, fmt.Errorf("reset lane %s: %w", l.ID, err)
-	}
-	token, err := l.topic.Beginning(ctx, l.ID.Partition, false)
-	if err != nil {
-		return from, to, fmt.Errorf("reset lane %s: %w", l.ID, err)
-	}
-	if to, err = l.afreshAt(ctx, token, brokenIn(from)); err != nil {
-		return from, to, err
-	}
-	if now := time.Now(); stream.Clock(to.Position).After(now) {
-		return from, to, fmt.Errorf("reset lane %s: %s %w, %s", l.ID, stream.InWords(to.Position), ErrAhead, now.UTC().Format(time.RFC3339))
-	}
-	return l.leap(ctx, to)
+	return l.leap(ctx, func(from checkpoint.Checkpoint) (to checkpoint.Checkpoint, err error) {
+		token, err := l.topic.Beginning(ctx, l.ID.Partition, false)
+		if err != nil {
+			return to, err
+		}
+		if to, err = l.afreshAt(ctx, token, brokenIn(from)); err != nil {
+			return to, err
+		}
+		if now := time.Now(); stream.Clock(to.Position).After(now) {
+			return to, fmt.Errorf("%s %w, %s", stream.InWords(to.Position), ErrAhead, now.UTC().Format(time.RFC3339))
+		}
+		return to, nil
+	})
 }
 
-// leap is a reset's jump, between the transactions of an owner at work. It reads where the lane is inside its own: an owner has
-// moved on between any two others.
-func (l *Lane) leap(ctx context.Context, goal checkpoint.Checkpoint) (from, to checkpoint.Checkpoint, err error) {
+// leap is a reset's jump to a goal, between the transactions of an owner at work. It reads where the lane is inside its own: an
+// owner has moved on between any two others.
+func (l *Lane) leap(ctx context.Context, goal func(from checkpoint.Checkpoint) (checkpoint.Checkpoint, error)) (from, to checkpoint.Checkpoint, err error) {
 	policy := backoff.NewExponentialBackOff(backoff.WithInitialInterval(10*time.Millisecond),
 		backoff.WithMaxInterval(200*time.Millisecond), backoff.WithMaxElapsedTime(resetFor))
 	err = backoff.Retry(func() error {
-		from, to, err = l.jump(ctx, goal, ReasonReset, l.resettable)
+		if from, err = l.resettable(ctx); err == nil {
+			to, err = goal(from)
+		}
+		if err == nil {
+			from, to, err = l.jump(ctx, to, ReasonReset, l.resettable)
+		}
 		if err == nil || errors.Is(err, checkpoint.ErrFenced) || IsConflict(err) || hasLabel(err, "TransientTransactionError") {
 			return err
 		}
