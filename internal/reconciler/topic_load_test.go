@@ -16,6 +16,14 @@ import (
 // underLoad gives events more time to come than a busy machine takes.
 func underLoad(c *config.Config) { c.Reconciler.Settle = 6 * time.Second }
 
+// overMinutes lets the full numbers take minutes without a run: where none has come for 64 of the finest buckets, these become
+// coarser, and a busy key waits for a cut that lies between two of them.
+func overMinutes(c *config.Config) {
+	if soak() {
+		c.Reconciler.Settle, c.Reconciler.JudgeTimeout = 30*time.Second, 2*time.Minute
+	}
+}
+
 // size is the first, or the second where the full numbers are asked for.
 func size(short, full int) int {
 	if soak() {
@@ -34,25 +42,11 @@ func (f *topical) flow(first, keys int) (stop func()) {
 	}
 }
 
-// arrive waits until what is in the topic by now is applied, for as long as the lanes get on with it.
-func (f *topical) arrive() {
-	f.t.Helper()
-	var end int
-	for p := range int32(f.partitions) {
-		end += int(f.endOf(f.t.Context(), p))
-	}
-	first, started := f.applied(), time.Now()
-	for at := first; at < end; at = f.applied() {
-		realtest.Eventually(f.t, patience, "the lanes to get on", func() bool { return f.applied() > at })
-	}
-	f.t.Logf("%d of %d events were still to be applied, which took %s", end-first, end, time.Since(started).Round(time.Second/10))
-}
-
 // A topic of many events of which some are lost, repeated, out of order and too late is off by exactly these, which one run
 // reports and repairs while further events come.
 func TestEventsThatWereLostRepeatedOrLateAreReportedAsTheyWerePlanted(t *testing.T) {
 	t.Parallel()
-	f := onTopic(t, 3, underLoad)
+	f := onTopic(t, 3, underLoad, overMinutes)
 	ctx, overdue := t.Context(), []realtest.Record{}
 	for n := range 20 {
 		f.react(fmt.Sprint("late ", n), true)
@@ -75,7 +69,6 @@ func TestEventsThatWereLostRepeatedOrLateAreReportedAsTheyWerePlanted(t *testing
 	}
 	f.check(planted.end(ctx))
 	f.check(planted.send(ctx, overdue))
-	f.arrive()
 	f.passed()
 	report := f.run(r, Options{})
 	wantDrift(t, report, planted.drift())
