@@ -138,19 +138,22 @@ func (f *topical) retract(post, row any) {
 	f.publish("removed", post, now)
 }
 
-// passed waits until the cut of a run is behind everything that has happened so far, for as long as it moves.
+// passed waits until the cut of a run is behind everything that has happened so far, for as long as the lanes get on.
 func (f *topical) passed() {
 	f.t.Helper()
-	cut := func() int64 {
-		lanes, err := f.checkpoints.Set(f.t.Context(), sourceName)
-		if err != nil { // not all of them have begun
-			return 0
-		}
-		return cutOf(lanes, f.config.Reconciler.Settle)
-	}
 	now := time.Now().Unix() + 1
-	for at := cut(); at <= now; at = cut() {
-		realtest.Eventually(f.t, patience, "the cut to move", func() bool { return cut() > at })
+	lanes := func() (all []checkpoint.Checkpoint, through uint32) {
+		all, err := f.checkpoints.Set(f.t.Context(), sourceName)
+		if err != nil { // not all of them have begun
+			return nil, 0
+		}
+		return all, standing{lanes: all}.through().T
+	}
+	for all, at := lanes(); all == nil || cutOf(all, f.config.Reconciler.Settle) <= now; all, at = lanes() {
+		realtest.Eventually(f.t, patience, "the lanes to get on", func() bool {
+			_, through := lanes()
+			return through > at
+		})
 	}
 }
 
