@@ -142,9 +142,7 @@ func (m *member) lanes(client *mongo.Client, topic *incrementer.Topic, watch *pr
 			ID: id, Definitions: m.definitions, Counters: counters,
 			OpenSource: func(ds []*counter.Definition) (stream.Source, error) {
 				projector, err := counter.NewProjector(envelope.New(source), ds, c.Reconciler.Settle, counters.Unseen)
-				return incrementer.Records{
-					Reader: topic.Reader, Partition: partition, Projector: projector, MaxEvents: c.Incrementer.MaxBatchEvents,
-				}, err
+				return incrementer.Records{Reader: topic.Reader, Partition: partition, Projector: projector}, err
 			},
 			NewApplier: func(ds []*counter.Definition) incrementer.Applier {
 				told := observer{incrementer.Observer{Metrics: metrics, Source: sourceName, Lane: id.String(), Log: discard}, watch}

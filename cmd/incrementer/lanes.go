@@ -87,7 +87,7 @@ func (b laneBuilder) follower(s config.Source, id checkpoint.LaneID, mine []*cou
 			applier.Window = dedupeWindow(s)
 			return applier
 		},
-		IdleCheckpoint: b.settings.IdleCheckpoint, StopWhenLost: s.OnPositionLost == "stop",
+		IdleCheckpoint: b.settings.IdleCheckpoint, MaxBatchEvents: b.settings.MaxBatchEvents, StopWhenLost: s.OnPositionLost == "stop",
 		State: state, Metrics: b.metrics, Log: b.log,
 	}
 }

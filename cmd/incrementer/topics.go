@@ -52,8 +52,6 @@ func (b laneBuilder) topicLane(t *topic, s config.Source, mine []*counter.Defini
 	counters := counter.NewLane(id, b.client, b.checkpoints, b.states, mine).OfTopic(incrementer.Places{Client: t.Client, Start: s.Kafka.Start}, settle)
 	return b.follower(s, id, mine, counters, state, func(ds []*counter.Definition) (stream.Source, error) {
 		projector, err := counter.NewProjector(envelope.New(s.Kafka), ds, settle, counters.Unseen)
-		return incrementer.Records{
-			Reader: t.Reader, Partition: partition, Projector: projector, Stop: s.Kafka.OnError == "stop", MaxEvents: b.settings.MaxBatchEvents,
-		}, err
+		return incrementer.Records{Reader: t.Reader, Partition: partition, Projector: projector, Stop: s.Kafka.OnError == "stop"}, err
 	})
 }

@@ -17,9 +17,6 @@ import (
 	"driftless/internal/stream"
 )
 
-// readAhead is how many batches may wait while one is being committed: memory stays flat whatever the backlog.
-const readAhead = 1
-
 // Counters is what a lane needs of the counters' side: where it is, and how batches are applied.
 type Counters interface {
 	// Load returns where the lane is once it applies the definitions less those in broken.
@@ -47,6 +44,7 @@ type Lane struct {
 	OpenSource     func([]*counter.Definition) (stream.Source, error)
 	NewApplier     func([]*counter.Definition) Applier
 	IdleCheckpoint time.Duration
+	MaxBatchEvents int           // gathered while others are applied; 0 is 20,000
 	BrokenRetry    time.Duration // how often broken counters are tried again; 0 is every minute
 	CheckEvery     time.Duration // how often the identity of what is there is checked; 0 is every 5 s
 	StopWhenLost   bool          // policy stop: a lost position ends the process
@@ -124,12 +122,12 @@ func (l *Lane) follow(ctx context.Context) error {
 
 	group, ctx := errgroup.WithContext(ctx)
 	checking, stopChecking := context.WithCancel(ctx)
-	batches := make(chan stream.Batch, readAhead)
+	batches := newWaiting(cmp.Or(l.MaxBatchEvents, 20_000))
 	var ended error // why there is no more to read
 	group.Go(func() error {
 		// Not the group's error, which would cancel the applier: what was read before is applied first, and only then
 		// is the checkpoint where the error is.
-		defer close(batches)
+		defer batches.close()
 		ended = l.read(ctx, reader, batches)
 		return nil
 	})
@@ -183,55 +181,48 @@ func (l *Lane) imagesAre(on bool) {
 }
 
 // read fills batches until an error. An applier that is busy holds it back.
-func (l *Lane) read(ctx context.Context, reader stream.Reader, batches chan<- stream.Batch) error {
+func (l *Lane) read(ctx context.Context, reader stream.Reader, batches *waiting) error {
 	for {
 		batch, err := reader.Next(ctx)
 		if err != nil {
 			return err
 		}
-		select {
-		case batches <- batch:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := batches.put(ctx, batch); err != nil {
+			return err
 		}
 	}
 }
 
 // apply applies batches in order. An idle stream's token is checkpointed now and then, so that it does not fall off the
 // history and a reconciler finds a fresh position.
-func (l *Lane) apply(ctx context.Context, at checkpoint.Checkpoint, applier Applier, batches <-chan stream.Batch) error {
+func (l *Lane) apply(ctx context.Context, at checkpoint.Checkpoint, applier Applier, batches *waiting) error {
 	moved := time.Now()
 	for {
 		if ctx.Err() != nil { // a batch may be waiting as well
 			return ctx.Err()
 		}
 		l.State.waiting()
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case batch, open := <-batches:
-			if !open {
-				return nil
+		batch, more, err := batches.take(ctx)
+		if err != nil || !more {
+			return err
+		}
+		l.State.working()
+		l.State.behind(batch.Behind)
+		if len(batch.Events) == 0 {
+			l.State.caughtUp(time.Now())
+		}
+		if len(batch.Events) > 0 || time.Since(moved) >= l.IdleCheckpoint && newer(batch, at) {
+			at, err = applier.Apply(ctx, at, batch)
+			l.Counters.Reached(at)
+			if err != nil {
+				return err
 			}
-			l.State.working()
-			l.State.behind(batch.Behind)
-			if len(batch.Events) == 0 {
-				l.State.caughtUp(time.Now())
-			}
-			if len(batch.Events) > 0 || time.Since(moved) >= l.IdleCheckpoint && newer(batch, at) {
-				var err error
-				at, err = applier.Apply(ctx, at, batch)
-				l.Counters.Reached(at)
-				if err != nil {
-					return err
-				}
-				moved, l.fenced = time.Now(), fencedPause
-				l.failing.Reset()
-				l.State.applied(at, len(batch.Events))
-			}
-			if len(l.broken) > 0 && !time.Now().Before(l.mendAt) {
-				return errMend
-			}
+			moved, l.fenced = time.Now(), fencedPause
+			l.failing.Reset()
+			l.State.applied(at, len(batch.Events))
+		}
+		if len(l.broken) > 0 && !time.Now().Before(l.mendAt) {
+			return errMend
 		}
 	}
 }

@@ -62,7 +62,7 @@ func newPlay(counters ...string) *play {
 		OpenSource: func(ds []*counter.Definition) (stream.Source, error) { return playSource{p, names(ds)}, nil },
 		NewApplier: func([]*counter.Definition) incrementer.Applier { return playApplier{p} },
 		State:      incrementer.NewState(nil), Metrics: incrementer.NewMetrics(registry),
-		IdleCheckpoint: 2 * time.Second, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		IdleCheckpoint: 2 * time.Second, MaxBatchEvents: 1, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}
 	return p
 }
@@ -393,6 +393,29 @@ func TestTheReaderIsHeldBackByABusyApplier(t *testing.T) {
 		// One is being applied, one waits, one has been read.
 		if p.read > 3 {
 			t.Errorf("%d batches were read while the first was applied", p.read)
+		}
+	})
+}
+
+func TestWhatIsReadWhileABatchIsAppliedIsAppliedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay("a")
+		p.lane.MaxBatchEvents = 10
+		n := 0
+		p.next = func(context.Context, []string) (stream.Batch, error) {
+			elapse(300 * time.Millisecond)
+			n++
+			return batch(n, 1), nil
+		}
+		p.apply = func(context.Context, stream.Batch) error { elapse(time.Second); return nil }
+		_ = stage(t, p, 10*time.Second)
+		for i, events := range p.applied[1:] {
+			if len(events) < 3 {
+				t.Errorf("batch %d has %d events, of the three or four that came meanwhile", i+1, len(events))
+			}
+		}
+		if len(p.applied) < 8 {
+			t.Errorf("applied %v", p.applied)
 		}
 	})
 }

@@ -22,7 +22,8 @@ type Topic struct {
 	Group  kafka.GroupOptions
 	Lane   func(partition int32) *Lane                  // the same one for a partition each time
 	Claim  func(ctx context.Context, lane string) error // tells others who follows it; nil for nobody
-	// Outside says why this instance has to stay out of the consumer group, nil while it may be in it: see Group.Outside.
+	// Outside says why this instance has to stay out of the consumer group, nil while it may be in it: see Group.Outside. A nil
+	// function lets it be in the group always.
 	Outside func() error
 	Log     *slog.Logger
 
@@ -89,7 +90,10 @@ func (t *Topic) until(ctx context.Context, wanted func(error) bool) error {
 	ticker := time.NewTicker(lookOutside)
 	defer ticker.Stop()
 	for {
-		why := t.Outside()
+		var why error
+		if t.Outside != nil {
+			why = t.Outside()
+		}
 		if why != nil {
 			t.out(why)
 		}

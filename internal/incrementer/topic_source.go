@@ -1,7 +1,6 @@
 package incrementer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +22,6 @@ type Records struct {
 	Partition int32
 	Projector *counter.Projector
 	Stop      bool // at a record that cannot be read, instead of putting it among the dead letters
-	MaxEvents int  // of a batch that is gathered from several fetches; 0 is 20,000
 }
 
 // Open implements stream.Source.
@@ -33,28 +31,19 @@ func (r Records) Open(_ context.Context, from stream.Start) (stream.Reader, erro
 		return nil, err
 	}
 	lane := r.Reader.Open(r.Partition, kafka.Position{Topic: at.Topic, Offset: at.Offset, Epoch: at.Epoch})
-	return &records{lane: lane, projector: r.Projector, stop: r.Stop, most: cmp.Or(r.MaxEvents, 20_000), through: at.Through}, nil
-}
-
-// fetches are what is fetched of a partition, in order. HasRecords reports whether Next has some without waiting.
-type fetches interface {
-	Next(ctx context.Context) (kafka.Batch, error)
-	HasRecords() bool
-	Close()
+	return &records{lane: lane, projector: r.Projector, stop: r.Stop, through: at.Through}, nil
 }
 
 // records is a partition that is read from one position on.
 type records struct {
-	lane      fetches
+	lane      *kafka.Lane
 	projector *counter.Projector
 	stop      bool
-	most      int
 	through   time.Time
 	ended     error // what comes next
 }
 
-// Next implements stream.Reader. What waits already is gathered: the more events a transaction has, the fewer updates it takes for
-// each of them.
+// Next implements stream.Reader.
 func (r *records) Next(ctx context.Context) (stream.Batch, error) {
 	if r.ended != nil {
 		return stream.Batch{}, r.ended
@@ -63,51 +52,31 @@ func (r *records) Next(ctx context.Context) (stream.Batch, error) {
 	if err != nil {
 		return stream.Batch{}, err
 	}
-	batch := stream.Batch{Events: make([]stream.Event, 0, len(read.Records))}
-	for {
-		if err := r.project(&batch, read); err != nil {
-			r.ended = err
-			break
-		}
-		last := len(read.Records)
-		if last == 0 || len(batch.Events)+last > r.most || !r.lane.HasRecords() {
-			break
-		}
-		if read, err = r.lane.Next(ctx); err != nil {
-			r.ended = err
-			break
-		}
-	}
-	if r.ended != nil && len(batch.Events) == 0 {
-		return stream.Batch{}, r.ended
-	}
-	return batch, nil // what is before an error comes first
-}
-
-// project adds what one fetch has brought. The error is of a record that is to stop the lane, and what is before it is added.
-func (r *records) project(batch *stream.Batch, read kafka.Batch) error {
 	now, tokens := time.Now(), make([]byte, 0, len(read.Records)*stream.TopicTokenSize)
+	batch := stream.Batch{Events: make([]stream.Event, 0, len(read.Records))}
 	for _, record := range read.Records {
 		doc, at, dead := r.projector.Project(record.Key, record.Value, now)
 		if dead != nil && r.stop {
-			if n := len(batch.Events); n > 0 {
-				batch.Token = batch.Events[n-1].Token
+			r.ended = fmt.Errorf("%w: partition %d, offset %d: %w", ErrDeadLetter, read.Partition, record.Offset, dead)
+			if len(batch.Events) == 0 {
+				return stream.Batch{}, r.ended
 			}
-			return fmt.Errorf("%w: partition %d, offset %d: %w", ErrDeadLetter, read.Partition, record.Offset, dead)
+			batch.Token = batch.Events[len(batch.Events)-1].Token
+			return batch, nil // what is before it comes first
 		}
 		r.passed(record.Time, at, now)
 		if doc != nil {
 			start := len(tokens)
 			// The leader's epoch of a place inside the batch is not known.
 			tokens = position(kafka.Position{Topic: read.To.Topic, Offset: record.Offset + 1, Epoch: -1}, r.through).AppendToken(tokens)
-			batch.Events = append(batch.Events, stream.Event{Token: bson.Raw(tokens[start:]), Doc: doc})
+			batch.Events = append(batch.Events, stream.Event{Token: bson.Raw(tokens[start:len(tokens):len(tokens)]), Doc: doc})
 		}
 	}
 	if read.ReachedEnd() && read.AskedAt.After(r.through) {
 		r.through = read.AskedAt
 	}
 	batch.Token, batch.Behind = token(read.To, r.through), max(0, read.HighWatermark-read.To.Offset)
-	return nil
+	return batch, nil
 }
 
 // passed notes the times of a record: what follows it in the partition is of no earlier one, but for what may be under way.

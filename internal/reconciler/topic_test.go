@@ -71,7 +71,7 @@ func (f *topical) joinFor(session time.Duration) (leave func()) {
 	client := must(kafka.New(kafka.Options{Brokers: f.config.Sources[0].Kafka.Brokers, Topic: f.topic}))(f.t)
 	reader := client.NewReader()
 	topic := &incrementer.Topic{
-		Client: client, Reader: reader, Outside: func() error { return nil }, Group: kafka.GroupOptions{Name: f.topic, Session: session, Watch: time.Second},
+		Client: client, Reader: reader, Group: kafka.GroupOptions{Name: f.topic, Session: session, Watch: time.Second},
 		Log: slog.New(slog.DiscardHandler), Lane: func(partition int32) *incrementer.Lane { return f.topicLane(client, reader, int(partition)) },
 	}
 	var running sync.WaitGroup

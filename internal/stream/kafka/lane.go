@@ -106,13 +106,6 @@ func (l *Lane) decode(c *chunk) (Batch, error) {
 	}, err
 }
 
-// HasRecords reports whether Next has records to return without waiting.
-func (l *Lane) HasRecords() bool {
-	l.reader.mu.Lock()
-	defer l.reader.mu.Unlock()
-	return len(l.waiting) > 0 && len(l.waiting[0].records) > 0
-}
-
 // Close stops reading the partition.
 func (l *Lane) Close() { l.reader.close(l) }
 
