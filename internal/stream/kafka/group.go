@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/segmentio/kafka-go"
@@ -18,6 +19,27 @@ type Group struct {
 	client *Client
 	group  *kafka.ConsumerGroup
 	conns  *connections
+	watch  time.Duration
+	shared *atomic.Int64 // partitions that this member has shared out as the leader of the next generation, or unshared
+}
+
+// unshared: another member leads.
+const unshared = -1
+
+// balancer tells how many partitions the leader has shared out.
+type balancer struct {
+	kafka.GroupBalancer
+	shared *atomic.Int64
+	told   func() // nil, or called when that is known
+}
+
+// AssignGroups implements kafka.GroupBalancer. It is called for the leader alone.
+func (b balancer) AssignGroups(members []kafka.GroupMember, partitions []kafka.Partition) kafka.GroupMemberAssignments {
+	b.shared.Store(int64(len(partitions)))
+	if b.told != nil {
+		b.told()
+	}
+	return b.GroupBalancer.AssignGroups(members, partitions)
 }
 
 // GroupOptions say how quickly a member that died is noticed.
@@ -29,6 +51,8 @@ type GroupOptions struct {
 	Session time.Duration
 	// Watch is how often the leader of the group looks for new partitions; 0 is 10 s.
 	Watch time.Duration
+
+	shared func() // for tests: the leader has listed the partitions
 }
 
 // Generation is what this member has been assigned until the next change in the group. No other member of the same generation has
@@ -44,7 +68,10 @@ type Generation struct {
 
 // Join starts to be a member. It connects in the background: [Group.Next] has the errors.
 func (c *Client) Join(o GroupOptions) (*Group, error) {
-	g := &Group{client: c, conns: &connections{dial: c.conns.dial}}
+	g := &Group{
+		client: c, conns: &connections{dial: c.conns.dial}, watch: orDefault(o.Watch, 10*time.Second), shared: new(atomic.Int64),
+	}
+	g.shared.Store(unshared)
 	session := orDefault(o.Session, 15*time.Second)
 	var err error
 	g.group, err = kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
@@ -53,14 +80,15 @@ func (c *Client) Join(o GroupOptions) (*Group, error) {
 			ClientID: clientID, DialFunc: g.conns.open, SASLMechanism: c.sasl, Timeout: requestTimeout,
 		},
 		// Consecutive partitions to each member, as most clients do first; all members must have one strategy in common.
-		GroupBalancers:   []kafka.GroupBalancer{kafka.RangeGroupBalancer{}, kafka.RoundRobinGroupBalancer{}},
+		GroupBalancers: []kafka.GroupBalancer{
+			balancer{kafka.RangeGroupBalancer{}, g.shared, o.shared}, balancer{kafka.RoundRobinGroupBalancer{}, g.shared, o.shared},
+		},
 		SessionTimeout:   session,
 		RebalanceTimeout: session,
 		// A member learns of a change with its heartbeat.
-		HeartbeatInterval:     session / 10,
-		JoinGroupBackoff:      time.Second,
-		WatchPartitionChanges: true, PartitionWatchInterval: orDefault(o.Watch, 10*time.Second),
-		Timeout: requestTimeout,
+		HeartbeatInterval: session / 10,
+		JoinGroupBackoff:  time.Second,
+		Timeout:           requestTimeout,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("join group %s: %w", o.Name, err)
@@ -97,7 +125,28 @@ func (g *Group) generation(inner *kafka.Generation) *Generation {
 		generation.Partitions = append(generation.Partitions, int32(p.ID)) //nolint:gosec // came as such
 	}
 	slices.Sort(generation.Partitions)
+	if n := g.shared.Swap(unshared); n != unshared {
+		inner.Start(func(ctx context.Context) { g.untilOthers(ctx, int(n)) })
+	}
 	return generation
+}
+
+// untilOthers waits until the topic has another number of partitions than the leader has shared out: that ends the generation.
+// kafka-go's own watch compares with what it finds a moment later, so that a topic which was made in between stayed nobody's.
+func (g *Group) untilOthers(ctx context.Context, shared int) {
+	ticker := time.NewTicker(g.watch)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		topic, err := g.client.Topic(ctx)
+		if (err == nil || errors.Is(err, ErrUnknownTopic)) && len(topic.Partitions) != shared {
+			return
+		}
+	}
 }
 
 // Run runs f until the generation ends, which ends its context. The member asks for its next partitions only when f has returned:

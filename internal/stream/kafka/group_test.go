@@ -131,6 +131,38 @@ func TestEveryPartitionHasOneOwnerWhileMembersComeAndGo(t *testing.T) {
 	t.Logf("%d generations: %v", len(r.generations), slices.Sorted(maps.Keys(r.generations)))
 }
 
+// A topic may grow, or be made again, just when the leader has looked.
+func TestPartitionsThatComeWhileTheyAreSharedOutAreFound(t *testing.T) {
+	t.Parallel()
+	k := realtest.SharedKafka(t)
+	topic := k.Topic(t, 1, nil)
+	grow := sync.OnceFunc(func() {
+		if err := k.GrowTopic(limited(t), topic, 3); err != nil {
+			t.Error(err)
+		}
+	})
+	g, err := client(t, k, topic).Join(GroupOptions{Name: topic, Session: 6 * time.Second, Watch: 300 * time.Millisecond, shared: grow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	for range 2 {
+		generation, err := g.Next(limited(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(generation.Partitions) == 3 {
+			return
+		}
+		ctx := limited(t)
+		generation.Run(ctx, func(ctx context.Context) { <-ctx.Done() })
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	t.Error("two of three partitions are nobody's")
+}
+
 func TestOffsetsAreCommittedForOthersToSee(t *testing.T) {
 	t.Parallel()
 	k := realtest.SharedKafka(t)
