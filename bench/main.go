@@ -81,7 +81,7 @@ type part struct {
 	measure func(ctx context.Context, on bench, scale float64) error
 }
 
-var allParts = []part{{"catchup", catchUp}, {"recount", recount}, {"touched", touched}, {"kafka", topics}}
+var allParts = []part{{"catchup", catchUp}, {"recount", recount}, {"touched", touched}, {"latency", latency}, {"kafka", topics}}
 
 // partsOf reads PART: one of them, or all.
 func partsOf(text string) ([]part, error) {
@@ -93,7 +93,7 @@ func partsOf(text string) ([]part, error) {
 			return []part{p}, nil
 		}
 	}
-	return nil, fmt.Errorf("PART=%s: write catchup, recount, touched or kafka; all are measured without it", text)
+	return nil, fmt.Errorf("PART=%s: write catchup, recount, touched, latency or kafka; all are measured without it", text)
 }
 
 // scaleOf reads SCALE: 1 is the backlog of 340,000 changes, and 1,000,000 rows to recount.

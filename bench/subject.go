@@ -155,6 +155,7 @@ type progress struct {
 	commits atomic.Int64
 	want    int // events; negative for no end
 	done    chan struct{}
+	told    func(counter.Applied) // nil for nobody
 }
 
 // observer tells progress what its lane has applied.
@@ -168,6 +169,9 @@ func (o observer) Applied(a counter.Applied) {
 	o.Observer.Applied(a)
 	p := o.progress
 	p.commits.Add(1)
+	if p.told != nil {
+		p.told(a)
+	}
 	if a.Events > 0 && p.applied.Add(int64(a.Events)) == int64(p.want) {
 		close(p.done)
 	}
