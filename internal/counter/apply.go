@@ -264,20 +264,16 @@ func (a *Applier) marks(ctx context.Context, p *piece) error {
 		touched = append(touched, touch(x.Delta.Counter, x.Delta.Key, p.to.Batch))
 		letters = append(letters, deadLetter(x, p.from.Lane, p.to.Batch))
 	}
-	for _, dead := range p.folded.Dead {
-		letter, err := deadRecord(dead, p.from, p.to.Batch)
-		if err != nil {
-			return err
-		}
-		letters = append(letters, letter)
-	}
 	for _, k := range p.images.Keys {
 		touched = append(touched, touchImageless(k, p.to.Batch))
 	}
 	if err := a.states.write(ctx, TouchedCollection, touched); err != nil {
 		return err
 	}
-	return a.states.write(ctx, DeadLettersCollection, letters)
+	if err := a.states.write(ctx, DeadLettersCollection, letters); err != nil {
+		return err
+	}
+	return a.states.setApart(ctx, p.folded.Dead, p.from, p.to.Batch)
 }
 
 // increments sends the updates of one target collection.

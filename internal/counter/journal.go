@@ -97,7 +97,8 @@ func StateIndexes() map[string][]Index {
 		RunsCollection:    {{Name: "expiry", Keys: one("expires_at", 1), Expires: true}},
 		DedupeCollection:  {{Name: "expiry", Keys: one("expires_at", 1), Expires: true}},
 
-		DeadLettersCollection: {{Name: "expiry", Keys: one("expires_at", 1), Expires: true}},
+		// Few letters expire: the others need no entry.
+		DeadLettersCollection: {{Name: "expiry", Keys: one("expires_at", 1), Expires: true, Partial: one("expires_at", one("$exists", true))}},
 	}
 }
 

@@ -195,29 +195,42 @@ func deadLetter(a Apart, lane string, stamp bson.ObjectID) mongo.WriteModel {
 		})
 }
 
-// deadRecord records a record of a topic that cannot be read, by lane and offset: another attempt at it is the same.
-func deadRecord(d Dead, at checkpoint.Checkpoint, stamp bson.ObjectID) (mongo.WriteModel, error) {
-	position, err := stream.TopicPositionOf(d.Token)
-	if err != nil {
-		return nil, err
+// setApart records the records of a lane that cannot be read, in place of what there was of them: one that was read before, since the
+// lane was reset. That is cheaper than an upsert of each.
+func (s *States) setApart(ctx context.Context, dead []Dead, at checkpoint.Checkpoint, stamp bson.ObjectID) error {
+	if len(dead) == 0 {
+		return nil
 	}
-	offset := position.Offset - 1
-	set := bson.D{
-		{Key: "kind", Value: LetterRecord}, {Key: "lane", Value: at.Lane}, {Key: "topic", Value: at.Topic}, {Key: "offset", Value: offset},
-		{Key: "reason", Value: d.Why}, {Key: "kind_of_fault", Value: d.Reason}, {Key: "bytes", Value: d.Size}, {Key: "stamp", Value: stamp},
+	names, letters := make([]string, len(dead)), make([]any, len(dead))
+	now := time.Now()
+	for i, d := range dead {
+		position, err := stream.TopicPositionOf(d.Token)
+		if err != nil {
+			return err
+		}
+		offset := position.Offset - 1
+		names[i] = at.Lane + "@" + strconv.FormatInt(offset, 10)
+		letter := bson.D{
+			{Key: "_id", Value: names[i]},
+			{Key: "kind", Value: LetterRecord}, {Key: "lane", Value: at.Lane}, {Key: "topic", Value: at.Topic}, {Key: "offset", Value: offset},
+			{Key: "reason", Value: d.Why}, {Key: "kind_of_fault", Value: d.Reason}, {Key: "bytes", Value: d.Size}, {Key: "stamp", Value: stamp},
+			{Key: "first_at", Value: now}, {Key: "last_at", Value: now},
+		}
+		if d.Key != nil {
+			letter = append(letter, bson.E{Key: "record_key", Value: bson.Binary{Data: d.Key}})
+		}
+		if d.Value != nil {
+			letter = append(letter, bson.E{Key: "record", Value: bson.Binary{Data: d.Value}})
+		}
+		letters[i] = letter
 	}
-	if d.Key != nil {
-		set = append(set, bson.E{Key: "record_key", Value: bson.Binary{Data: d.Key}})
+	if _, err := s.letters().DeleteMany(ctx, one("_id", one("$in", names))); err != nil {
+		return fmt.Errorf("write %s: %w", DeadLettersCollection, err)
 	}
-	if d.Value != nil {
-		set = append(set, bson.E{Key: "record", Value: bson.Binary{Data: d.Value}})
+	if _, err := s.letters().InsertMany(ctx, letters, options.InsertMany().SetOrdered(false)); err != nil {
+		return fmt.Errorf("write %s: %w", DeadLettersCollection, err)
 	}
-	return mongo.NewUpdateOneModel().SetFilter(one("_id", at.Lane+"@"+strconv.FormatInt(offset, 10))).SetUpsert(true).
-		SetUpdate(bson.D{
-			{Key: "$set", Value: set},
-			{Key: "$setOnInsert", Value: one("first_at", time.Now())},
-			{Key: "$currentDate", Value: bson.D{{Key: "last_at", Value: true}}},
-		}), nil
+	return nil
 }
 
 // discardedAtOnce is how many letters one transaction discards.
