@@ -31,9 +31,9 @@ func stranger(t *testing.T, m *realtest.Mongod) *place {
 // reader makes a user that may read likes and posts and nothing else.
 func (p *place) reader(m *realtest.Mongod) {
 	p.t.Helper()
-	p.as(m, "reader", []deployment.Privilege{{Database: p.app, Collection: "likes", Actions: []string{"find"}}, {Database: p.app, Collection: "posts", Actions: []string{"find"}}})
+	uri := p.user(m, "reader", []deployment.Privilege{{Database: p.app, Collection: "likes", Actions: []string{"find"}}, {Database: p.app, Collection: "posts", Actions: []string{"find"}}})
 	p.file = ""
-	p.env = []string{"DRIFTLESS_MONGODB_URI=mongodb://reader_" + p.app + ":" + password + "@" + m.Addr() + "/?replicaSet=rs0"}
+	p.env = []string{"DRIFTLESS_MONGODB_URI=" + uri}
 }
 
 func (p *place) collection(name string) *mongo.Collection {

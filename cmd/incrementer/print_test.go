@@ -63,7 +63,7 @@ HELD    REPAIRED BY
 words   reconciler approve 6b0e014554849a0878ce723b
 shares  reconciler approve 6b0e014554849a0878ce723c
 
-dead letters: 3 (increments that their document could not take, and records that could not be read; mend the documents and the producer, and the reconciler makes the counts right)
+dead letters: 3 (records that could not be read, and increments that their document could not take): ` + "`incrementer deadletters list`" + ` shows them
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", &out, want)
