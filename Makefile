@@ -23,7 +23,7 @@ test: mongod kafka ## every test, on real servers, with the race detector
 lint: $(GOLANGCI) ## golangci-lint with the rules of .golangci.yaml
 	$(GOLANGCI) run ./...
 
-bench: mongod $(if $(or $(LANES),$(filter-out kafka,$(PART))),,kafka streams) ## catch-up beside reading the stream alone, a full pass beside one $group, touched keys among few and many, a topic beside Kafka Streams, as ratios; PART=catchup|recount|touched|kafka for one, SCALE=n for more data, LANES=n to compare n lanes with one
+bench: mongod $(if $(or $(LANES),$(filter-out kafka,$(PART))),,kafka streams) ## catch-up beside reading the stream alone, a full pass beside one $group, touched keys among few and many, a topic beside Kafka Streams, as ratios; PART=catchup|recount|touched|latency|kafka for one, SCALE=n for more data, LANES=n to compare n lanes with one
 	go run ./bench
 
 soak: mongod kafka ## the tests whose short form is in `make test`, with their full numbers

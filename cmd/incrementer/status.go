@@ -135,7 +135,7 @@ func readStatus(ctx context.Context, c *config.Config, definitions []*counter.De
 			return s, err
 		default:
 			lane := laneOf(at)
-			lane.headroom(headroom(at.Position, oldest))
+			lane.headroom(headroom(at, oldest))
 			if id.Topic == "" {
 				lane.Error = dividedOtherwise(at, id.Count())
 			}

@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
+	"driftless/internal/checkpoint"
 	"driftless/internal/daemon"
 	"driftless/internal/deployment"
 	"driftless/internal/incrementer"
@@ -111,14 +112,15 @@ func (w *watch) headroom(v incrementer.View) float64 {
 	if v.Standby != "" {
 		return math.NaN()
 	}
-	return headroom(v.At.Position, w.change)
+	return headroom(v.At, w.change)
 }
 
-func headroom(at, oldest bson.Timestamp) float64 {
-	if at.IsZero() || oldest.IsZero() {
+// headroom of a change stream: the server's oldest change says nothing of a topic's records.
+func headroom(at checkpoint.Checkpoint, oldest bson.Timestamp) float64 {
+	if at.Topic != "" || at.Position.IsZero() || oldest.IsZero() {
 		return math.NaN()
 	}
-	return float64(at.T) - float64(oldest.T)
+	return float64(at.Position.T) - float64(oldest.T)
 }
 
 // register publishes the headroom of a lane.

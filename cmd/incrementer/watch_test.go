@@ -127,6 +127,11 @@ func TestHeadroomIsHowFarAPositionMayFallBehind(t *testing.T) {
 	}
 	other := at(130)
 	other.Owned, other.Standby = false, "another"
+	topic := at(130)
+	topic.At.Topic = "comments"
+	if !math.IsNaN(w.headroom(topic)) {
+		t.Error("the server's history bounds a topic's")
+	}
 	if !math.IsNaN(w.headroom(other)) {
 		t.Error("a headroom of a lane that another instance follows")
 	}

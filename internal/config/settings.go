@@ -100,7 +100,7 @@ var Settings = []Setting{
 	},
 	{
 		Path: "reconciler.settle", Default: "30s", Unit: "duration",
-		Help: "how long a change of a counter that the application keeps may be under way between row and counter",
+		Help: "how long a change of a counter that the application keeps, or that a topic tells of, may be under way between row and counter",
 		bind: func(c *Config) decoder { return duration(&c.Reconciler.Settle, 0) },
 	},
 	{
