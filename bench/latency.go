@@ -131,7 +131,11 @@ func writeSteadily(ctx context.Context, s *subject, acknowledged *moments) error
 				if due.Sub(began) >= steadyFor {
 					return nil
 				}
-				time.Sleep(time.Until(due))
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(time.Until(due)):
+				}
 				if _, err := s.rows.InsertOne(ctx, comment(int64(n%1000), false)); err != nil {
 					return fmt.Errorf("write a row: %w", err)
 				}

@@ -125,13 +125,13 @@ func TestHeadroomIsHowFarAPositionMayFallBehind(t *testing.T) {
 	if !math.IsNaN(w.headroom(at(0))) {
 		t.Error("a headroom of a lane that has not begun")
 	}
-	other := at(130)
-	other.Owned, other.Standby = false, "another"
 	topic := at(130)
 	topic.At.Topic = "comments"
 	if !math.IsNaN(w.headroom(topic)) {
 		t.Error("the server's history bounds a topic's")
 	}
+	other := at(130)
+	other.Owned, other.Standby = false, "another"
 	if !math.IsNaN(w.headroom(other)) {
 		t.Error("a headroom of a lane that another instance follows")
 	}

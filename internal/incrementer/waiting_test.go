@@ -46,10 +46,10 @@ func TestBatchesThatWaitAreGathered(t *testing.T) {
 		{"news while there is no room", []stream.Batch{batchOf(1, gatherBytes), batchOf(2)}, "[]", "[1@1 0@2]"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			w, refused, taken := newWaiting(most), []byte{}, []string{}
+			w, refused, taken := newWaiting(most), []int{}, []string{}
 			for _, b := range test.batches {
 				if !w.add(b) {
-					refused = append(refused, b.Token[0])
+					refused = append(refused, int(b.Token[0]))
 				}
 			}
 			w.close()
