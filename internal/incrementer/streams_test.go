@@ -32,15 +32,23 @@ type recorder struct {
 	mutex   sync.Mutex
 	applied []counter.Applied
 	moved   chan struct{} // a signal for each
+	most    int           // what is applied then waits for resume; 0 is no end
+	resume  chan struct{}
 }
 
-func newRecorder() *recorder { return &recorder{moved: make(chan struct{}, 1<<16)} }
+func newRecorder() *recorder {
+	return &recorder{moved: make(chan struct{}, 1<<16), resume: make(chan struct{})}
+}
 
 func (r *recorder) Applied(a counter.Applied) {
 	r.mutex.Lock()
 	r.applied = append(r.applied, a)
+	last := len(r.applied) == r.most
 	r.mutex.Unlock()
 	r.moved <- struct{}{}
+	if last {
+		<-r.resume
+	}
 }
 
 func (r *recorder) Retried(string, error) {}
@@ -68,11 +76,17 @@ func TestATransactionLargerThanABatchIsCountedOnceHoweverItIsCut(t *testing.T) {
 	var inside bson.Timestamp
 	for range 4 {
 		r := newRecorder()
+		r.most = 1 + w.pick(2)
 		o := w.follow(following{batchEvents: batch, observer: r})
-		for range 1 + w.pick(2) {
+		for range r.most {
 			<-r.moved
 		}
+		o.cancel()
+		close(r.resume)
 		_ = o.stop()
+		if n := len(r.all()); n != r.most {
+			t.Fatalf("%d transactions, want %d: the last owner would find nothing to finish", n, r.most)
+		}
 		for _, a := range r.all() {
 			if a.Events == 0 {
 				continue
