@@ -86,11 +86,12 @@ const behindFor = 2 * time.Second
 func (d *Definition) grouped(ctx context.Context, client *mongo.Client, which Selection, fields bson.D, before ...any) (*mongo.Cursor, error) {
 	group := one("$group", append(one("_id", "$"+d.Key), fields...))
 	pipeline := append(append(bson.A{one("$match", which.On(d.Key))}, before...), group)
-	opening, cancel := context.WithTimeout(ctx, behindFor)
+	// Without a deadline in it, until which the driver would try again to reach a server that is away.
+	opening, cancel := limit(ctx, behindFor)
 	defer cancel()
 	cursor, err := d.rows(client).Aggregate(opening, pipeline,
 		options.Aggregate().SetCollation(simple).SetAllowDiskUse(true).SetBatchSize(0))
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+	if errors.Is(err, context.Canceled) && ctx.Err() == nil {
 		return nil, fmt.Errorf("%w: %w", ErrBehind, err)
 	}
 	if err != nil {

@@ -345,7 +345,7 @@ func TestUnreachableServerFailsTheRun(t *testing.T) {
 	realtest.FailCommand(t, f.client, realtest.Failure{Commands: []string{"aggregate"}, AppName: app, CloseConnection: true, Times: -1})
 	report, err := r.RunOnce(t.Context(), Options{})
 	if err == nil || report.Result != ResultFailed {
-		t.Errorf("result %s, error %v; want the run to fail", report.Result, err)
+		t.Errorf("result %s, skipped %v, error %v; want the run to fail", report.Result, report.Counters[0].Skipped, err)
 	}
 	if state := f.stateOf(counterName); state.State != counter.Rebasing {
 		t.Errorf("the counter is %s, want %s", state.State, counter.Rebasing)
